@@ -20,7 +20,7 @@ from benchmarks.figures import Figure
 from benchmarks.gateway import gateway
 from benchmarks.traces import make
 from benchmarks.workers import Cost, pipeline, redis_cpu_s
-from tracejudge.partitions import CLUSTER_PARTITIONS, MAX_PARTITIONS
+from tracejudge.ids import CLUSTER_PARTITIONS, MAX_PARTITIONS
 from worker.base.embedded import EmbeddedRedis
 
 __all__ = ["SIZING", "capacity", "with_rows", "write_sizing"]

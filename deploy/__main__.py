@@ -5,7 +5,7 @@ import sys
 from deploy import generated, images
 from deploy.dashboards import grafana
 from deploy.rules import rule_files
-from deploy.rules.table import FOLDER, TableError, load
+from deploy.rules.alert_settings import FOLDER, TableError, load
 
 
 def main(arguments: list[str]) -> int:

@@ -16,10 +16,7 @@ def arguments(prog: str, description: str | None, folder: Path) -> argparse.Argu
 
 
 def run(folder: Path, files: Mapping[str, str], *, check: bool, alone: bool = True) -> int:
-    """Write the files or, with ``check``, compare them; return 1 when they differ.
-
-    Unless they are ``alone`` in the folder, other files there are left as they are.
-    """
+    """Write the files, ``alone`` in the folder or not, or with ``check`` compare them; return 1 when they differ."""
     if check:
         text = differences(folder, files, alone=alone)
         if text:

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.rules.table import FOLDER
+from deploy.rules.alert_settings import FOLDER
 
 VERSIONS: Final = FOLDER / "versions.env"
 USERS: Final = ("Dockerfile", "compose.yaml", "helm/tracejudge/values.yaml", "helm/tracejudge/Chart.yaml")
@@ -60,10 +60,9 @@ def rewritten(images: Mapping[str, "re.Match[str]"], folder: Path = FOLDER) -> d
 
 
 def with_digests(text: str) -> str:
-    """Return the text of ``versions.env`` with the digest of every image that has none, from its registry.
+    """Return the text of ``versions.env`` with a digest for every image.
 
-    Raises:
-        ImageError: The registry does not answer, or has no image for all of ``PLATFORMS``.
+    A missing one comes from the registry; ``ImageError`` without its answer, or an image for all of ``PLATFORMS``.
     """
     for image in (image_line for image_line in read(text).values() if not image_line["digest"]):
         if image["name"] == _OWN and "/" not in image["repository"]:

@@ -56,11 +56,7 @@ def set_release(root: Path, version: str, addresses: Mapping[str, str]) -> list[
 
 
 def build(into: Path, root: Path = _ROOT) -> list[Path]:
-    """Build wheels and source distributions from the tracked files, and check them; return their paths.
-
-    Raises:
-        CalledProcessError: A build or the check fails; its output says why.
-    """
+    """Build and check wheels and source distributions of the tracked files; return their paths."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         for name in _tracked(root, *_BUILT):
@@ -104,11 +100,7 @@ def sbom(wheels: Path, into: Path) -> list[Path]:
 
 
 def audit(bills: Path, *, asks: bool = True) -> None:
-    """Look for known vulnerabilities of what the bills of a folder name, but only collect it if not ``asks``.
-
-    Raises:
-        CalledProcessError: A vulnerability is known, or the service was not reached.
-    """
+    """Look for known vulnerabilities of what the bills of a folder name, but only collect it if not ``asks``."""
     named = set()
     for bill in bills.glob("*.cdx.json"):
         components = json.loads(bill.read_text(encoding="utf-8"))["components"]

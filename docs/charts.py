@@ -11,8 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from judges.agreement.diagram import as_svg
-from judges.agreement.reliability import Row, fit, reliability
+from judges.agreement.reliability import Row, as_svg, fit, reliability
 
 FOLDER: Final = Path(__file__).parent / "charts"
 _PAGE: Final = Path(__file__).parent / "reference" / "measured" / "simulations.md"

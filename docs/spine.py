@@ -106,21 +106,20 @@ _WAY: Final = (
     ("queue/batch.py", "the stored form of batches and evaluations, by version"),
     ("queue/leases.py", "who may judge a batch, and until when"),
     ("queue/ledger.py", "whether a verdict counts: each evaluation once"),
-    ("queue/notify.py", "when a message is sent"),
+    ("queue/notify.py", "when a message is sent, and by which broker"),
     ("selection/stream_entry.py", "what an entry of the stream is: trace, feedback, report, or invalid"),
     ("selection/sampling.py", "which rules choose a trace, and with which probability"),
-    ("selection/evaluations.py", "which id and period an evaluation has"),
-    ("selection/batch_writer.py", "how chosen evaluations are laid out for a script"),
-    ("ingest/plan.py", "how each entry of a read ends"),
-    ("ingest/consumer.py", "when ingest reads, pauses and sheds"),
-    ("judging/fetching.py", "how many batches a shift holds ahead of its calls"),
+    ("selection/evaluations.py", "which id and period an evaluation has, and how a script gets those chosen"),
+    ("ingest/consumer.py", "how each entry of a read ends, and when ingest reads, pauses and sheds"),
+    ("judging/fetching.py", "how many batches a shift holds ahead, and which unfinished evaluations are given up"),
     ("judging/evaluator.py", "what happens between an evaluation and its verdict"),
-    ("judging/completion.py", "whether an unfinished evaluation is parked or given up"),
     ("judging/consumer.py", "what a shift does, and when it ends"),
     ("export/consumer.py", "how an exporter reads and acknowledges the outbox"),
     ("export/prometheus.py", "which counters a verdict moves"),
-    ("runtime/maintenance.py", "what is trimmed each second and each minute, and what the sweeper repairs"),
-    ("runtime/partition.py", "which threads serve one partition, and in which order they stop"),
+    (
+        "runtime/partition.py",
+        "which threads serve a partition, what they trim and repair, in which order they stop",
+    ),
     ("runtime/runtime.py", "what one process runs"),
 )
 _BESIDE: Final = (
@@ -129,7 +128,6 @@ _BESIDE: Final = (
     "config/reading.py",
     "config/loading.py",
     "selection/lenient.py",
-    "queue/broker.py",
     "telemetry/metrics.py",
     "telemetry/backlog.py",
     "telemetry/health.py",
@@ -141,16 +139,16 @@ _LUA: Final = {
     "storage/client.py": ("guard", "streams"),
     "queue/leases.py": ("accounting", "leases"),
     "queue/ledger.py": ("ledger", "dead_letters", "verdicts"),
-    "selection/batch_writer.py": ("batch_writer",),
-    "ingest/plan.py": ("sessions", "choose"),
+    "selection/evaluations.py": ("batch_writer",),
+    "ingest/consumer.py": ("sessions", "choose"),
     "telemetry/backlog.py": ("backlog",),
     "telemetry/health.py": ("heartbeat",),
 }
 _MARKED: Final = frozenset(
     {
         *("storage/keys.py", "queue/batch.py", "queue/leases.py", "queue/ledger.py", "selection/sampling.py"),
-        *("ingest/plan.py", "judging/fetching.py", "judging/evaluator.py", "judging/completion.py"),
-        *("judging/consumer.py", "export/consumer.py", "runtime/partition.py"),
+        *("ingest/consumer.py", "judging/fetching.py", "judging/evaluator.py", "judging/consumer.py"),
+        *("export/consumer.py", "runtime/partition.py"),
     }
 )
 

@@ -33,14 +33,7 @@ _MAX_FILE_CHARS: Final = 1000
 
 
 def load_installed_judges(taken: frozenset[str] | None = None) -> Mapping[str, Judge]:
-    """Load the judges in Python of installed distributions, by name; none without that feature.
-
-    Args:
-        taken: The names of built-in judges, which none of them may have; by default the catalogue's.
-
-    Raises:
-        DefinitionError: One is no judge, or its name is taken.
-    """
+    """Load the judges in Python of distributions by name, if installed, or raise ``DefinitionError``."""
     if find_spec(_PYTHON) is None:
         return {}
     judges: Mapping[str, Judge] = import_module(f"{_PYTHON}.installed").installed(taken or frozenset(catalogue()))
@@ -53,16 +46,11 @@ def origin_of(name: str) -> str:
 
 
 def load_judges(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge]:
-    """Load all judges with their settings, by name.
+    """Load all judges with their settings, by name. Judges without a table have their defaults.
 
-    Args:
-        tables: Settings of judges and definitions of further ones, by name. Judges without a table have their defaults;
-            a table that neither belongs to a judge nor defines one is ignored.
-
-    Raises:
-        DefinitionError: A definition is invalid or has the name of another judge that it is not based on, or an
-            installed judge cannot be loaded.
-        msgspec.ValidationError: The settings of a judge are invalid.
+    A table that neither belongs to a judge nor defines one is ignored. ``DefinitionError`` if a definition is invalid
+    or has the name of another judge that it is not based on, or an installed judge cannot be loaded;
+    ``msgspec.ValidationError`` if the settings of a judge are invalid.
     """
     built_in = catalogue()
     definitions = {name: table for name, table in tables.items() if is_definition(table)}

@@ -69,7 +69,7 @@ class Part:
 PARTS: Final = {
     "sampling": Part(
         11,
-        "worker/core/selection/sampling.py worker/core/selection/evaluations.py worker/core/ingest/plan.py",
+        "worker/core/selection/sampling.py worker/core/selection/evaluations.py worker/core/ingest/consumer.py",
         """
         tests/core/test_sampling.py tests/core/test_egress.py tests/core/test_ledger_periods.py
         tests/core/test_choos*.py tests/core/test_ingest_*.py tests/features/late_feedback/test_feedback_g*.py
@@ -90,7 +90,7 @@ PARTS: Final = {
         10,
         """
         worker/core/queue/leases.py worker/core/judging/fetching.py worker/core/judging/consumer.py
-        worker/core/judging/completion.py
+        worker/core/judging/fetching.py
         """,
         """
         tests/core/test_leases*.py tests/core/test_shifts.py tests/core/test_completion.py

@@ -21,12 +21,11 @@ from celery.worker.consumer.control import Control
 from msgspec import Meta, Struct
 
 from judges.core.backoff import backoff_s
-from tracejudge.partitions import MAX_PARTITIONS
+from tracejudge.ids import MAX_PARTITIONS
 from worker.core.config.loading import load
 from worker.core.config.reading import config_path, foreign_variables, unknown_variables
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.queue.broker import broker
-from worker.core.queue.notify import MESSAGE_VERSION, PARTITION_VERSION, TASK, BrokerSender, queue_of
+from worker.core.queue.notify import MESSAGE_VERSION, PARTITION_VERSION, TASK, BrokerSender, broker, queue_of
 from worker.core.runtime.runtime import Runtime
 from worker.core.runtime.worker_control import Commands, RuntimeStep, refuse_start
 from worker.core.telemetry import logs
@@ -155,11 +154,7 @@ def __getattr__(name: str) -> Celery:
 
 
 def make_app(settings: Settings, config: str | None = None) -> Celery:
-    """Make the application for one configuration; ``config`` is its file, for the log and for errors.
-
-    Raises:
-        SettingsError: A model cannot be made from its settings.
-    """
+    """Make the application for one configuration; ``config`` is its file, for the log and for errors."""
     variables = unknown_variables(settings, os.environ)
     for name in foreign_variables(os.environ):
         del os.environ[name]  # Celery reads them later, before its configuration

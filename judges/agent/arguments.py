@@ -25,11 +25,7 @@ class Position(NamedTuple):
 
 
 def read(arguments: str, form: type[_Arguments]) -> _Arguments:
-    """Read arguments. An empty text is an empty object, null an absent value, and "100" or 100.0 is 100.
-
-    Raises:
-        ToolError: They are no JSON object, or do not fit.
-    """
+    """Read arguments, or raise ``ToolError``. No text is an empty object, null is absent, "100" or 100.0 is 100."""
     try:
         fields = json.loads(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):

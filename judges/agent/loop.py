@@ -1,23 +1,40 @@
-"""Run a judge model that reads a trace by tools, until it gives its verdict or a limit forces it."""
+"""Run a judge model that reads a trace by tools, and its calls, until it gives a verdict or a limit forces it."""
 
+import asyncio
+import contextlib
+import itertools
 import math
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
-from judges.agent.conversation import Conversation, ExplorationStats, Result, Size
-from judges.agent.texts import LAST, READ_FIRST
-from judges.agent.tool_use import MAX_CALLS, ToolUse, in_thread
+from judges.agent.conversation import (
+    BROKE,
+    BUSY,
+    LAST,
+    NO_CALL,
+    OVERRAN,
+    READ_FIRST,
+    TOO_MANY,
+    Conversation,
+    ExplorationStats,
+    Result,
+    Size,
+    notice,
+    tool_result,
+)
 from judges.core.exploration import End, Exploration, Limits, Toolbox
 from judges.core.judge import BYTES_PER_TOKEN
 from judges.core.model import ChatResponse, Price, UnscoredError
-from judges.core.prompt import Message, Prompt, render
+from judges.core.prompt import Message, Prompt, ToolCall, render
 from judges.core.verdict import FINAL_REASONS, Call
 from judges.parsing.answer import AnswerError
 from judges.parsing.echo import Copies, find_copies, joined_pages
-from judges.requests.repair import repair
-from judges.requests.request import Deadline, JudgeCall
-from judges.requests.size import size_bytes
+from judges.requests.request import Deadline, JudgeCall, repair, size_bytes
 
+T = TypeVar("T")
+MAX_CALLS: Final = 16  # The number of calls of one answer that are run.
+_MAX_TOOL_S: Final = 5.0  # A guard only: tools end by themselves within about a second.
 # Time for three of the longest round is reserved: a round, the verdict after it, and a margin.
 _ROUNDS_RESERVED: Final = 3
 
@@ -282,3 +299,85 @@ def _over_budget(limit: End) -> UnscoredError:
 def _message(response: ChatResponse) -> Message:
     # With the reasoning that the endpoint added: some endpoints require it back.
     return Message("assistant", response.text, response.tool_calls, provider_state=response.provider_state)
+
+
+def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Run a function in a new thread, which is abandoned when the future is cancelled."""
+    # Not in the loop's executor: its few threads serve all evaluations, and the process ends only after them. Work that
+    # hangs would keep one of them forever, and a worker from stopping.
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def tell(settle: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(lambda: None if future.done() else settle())
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
+            failure = error
+            tell(lambda: future.set_exception(failure))
+        else:
+            tell(lambda: future.set_result(result))
+
+    threading.Thread(target=run, name="tracejudge-tool", daemon=True).start()
+    return future
+
+
+class ToolUse:
+    """The use of one toolbox in one exploration."""
+
+    def __init__(self, toolbox: Toolbox, stats: ExplorationStats) -> None:
+        self.tools = tuple(toolbox.tools)
+        self._toolbox = toolbox
+        self._names = frozenset(tool.name for tool in self.tools)
+        self._stats = stats
+        self._ids: set[str] = set()
+        self._overrun: asyncio.Future[Result] | None = None
+
+    def with_unique_ids(self, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+        """Replace repeated and missing ids: some servers repeat theirs, and endpoints accept no id twice."""
+        unique = []
+        for call in calls:
+            fresh = (f"call{number:05d}" for number in itertools.count(len(self._ids)))
+            call_id = next(new for new in itertools.chain([call.id], fresh) if new and new not in self._ids)
+            self._ids.add(call_id)
+            unique.append(call._replace(id=call_id))
+        return tuple(unique)
+
+    async def run(self, calls: Sequence[ToolCall]) -> tuple[Result, ...]:
+        """Run calls one after another: they share a trace, and one processor."""
+        done = [self._count(call, await self._result(call)) for call in calls[:MAX_CALLS]]
+        return (*done, *self._answer_all(calls[MAX_CALLS:], TOO_MANY.format(most=MAX_CALLS)))
+
+    def refuse(self, calls: Sequence[ToolCall]) -> tuple[Result, ...]:
+        """Answer calls that come when none is allowed any more."""
+        return self._answer_all(calls, NO_CALL)
+
+    async def _result(self, call: ToolCall) -> Result:
+        if self._overrun is not None and not self._overrun.done():
+            # A toolbox is used by one thread at a time.
+            return notice(call.id, BUSY)
+
+        def work() -> Result:
+            try:
+                return tool_result(call.id, self._toolbox.call(call.name, call.arguments))
+            except Exception as error:  # noqa: BLE001 - a tool that breaks must not end the evaluation
+                # Only the type: the text of an unexpected error may quote the trace outside of all marks.
+                return notice(call.id, BROKE.format(kind=type(error).__name__))
+
+        running = in_thread(work)
+        done, _ = await asyncio.wait({running}, timeout=_MAX_TOOL_S)
+        if not done:
+            self._overrun = running
+            return notice(call.id, OVERRAN.format(seconds=_MAX_TOOL_S))
+        return running.result()
+
+    def _answer_all(self, calls: Sequence[ToolCall], text: str) -> tuple[Result, ...]:
+        return tuple(self._count(call, notice(call.id, text)) for call in calls)
+
+    def _count(self, call: ToolCall, result: Result) -> Result:
+        self._stats.tool_calls[call.name if call.name in self._names else "unknown"] += 1
+        self._stats.tool_errors += not result.reads
+        return result

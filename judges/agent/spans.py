@@ -301,7 +301,6 @@ def _content(own: object, attributes: Mapping[str, object], names: Iterable[str]
 
 
 def _showable(value: Mapping[str, object]) -> dict[str, object]:
-    """Replace each part that cannot be encoded by a note."""
     shown: dict[str, object] = {}
     for key, part in value.items():
         if key == "attributes" and isinstance(part, Mapping):

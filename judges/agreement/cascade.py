@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 from judges.agreement.intervals import Interval, Z, wilson
 from judges.agreement.shares import MOST_UNKNOWN, ShareEstimate
 
-LEAST_SECOND: Final = 10
-"""Second verdicts below which a cascade has no share."""
+LEAST_SECOND: Final = 10  # Second verdicts below which a cascade has no share.
 _MOST_LEVEL: Final = 7
 _LEAST_OF_CLASS: Final = 5
 _FEW: Final = 3.5  # Fails or passes of a class below which their Poisson limit counts.
@@ -105,11 +104,8 @@ def estimate_cascade(hours: Sequence[Mapping[ClassKey, CascadeSums]], effect: fl
     With ten second judgings of which more than a tenth is unknown the share is not known, and has its limits.
 
     Second judgings that were refused, and those that wait since an hour in which the second model was away, are
-    unknown: the lower limit takes all of them for fails, the upper limit for passes.
-
-    Args:
-        hours: The sums by class of each hour.
-        effect: The design effect of sessions where first verdicts are drawn by session, else 1.
+    unknown: the lower limit takes all of them for fails, the upper limit for passes. ``effect`` is the design effect of
+    sessions where first verdicts are drawn by session.
     """
     classes = add_sums(_known_waiting(hours))
     total = total_sums(classes)
@@ -258,21 +254,14 @@ def _poisson_low(events: float) -> float:
 def second_floor(fails: float) -> float:
     """Return the least probability of a second judging, as a part of the mean rate.
 
-    Args:
-        fails: How many fails a plain sample of that rate would meet in 24 hours: rate · first verdicts · min(θ, 1 - θ)
-            with the last known share θ.
+    ``fails`` would meet a plain sample of that rate in 24 hours: rate · first verdicts · min(θ, 1 - θ) with the last
+    known share θ.
     """
     return min(MOST_FLOOR, max(_LEAST_FLOOR, 3 / math.sqrt(fails))) if fails > 0 else MOST_FLOOR
 
 
 def plain_is_as_good(rate: float, second: float | None = None, share: float | None = None) -> str:
-    """Return why a plain sample for the second model is as good as a cascade; empty where the cascade pays.
-
-    Args:
-        rate: The mean rate of second judgings.
-        second: Second verdicts a day; None if unknown.
-        share: The share of the cascade; None if unknown.
-    """
+    """Return why a plain sample of a rate, with so many ``second`` verdicts a day, is as good as a cascade; else ""."""
     reasons = [
         (rate < _LEAST_RATE, f"its rate of {rate:.3g} is below {_LEAST_RATE:g}"),
         (second is not None and second < _LEAST_DAILY, f"{second or 0:,.0f} second verdicts a day are fewer than 200"),

@@ -31,11 +31,9 @@ def wilson(share: float, total: float, z: float = Z) -> Interval:
 
 
 def difference(now: Interval, before: Interval) -> Interval:
-    """Return the difference of two independent shares with its interval, made of both of theirs.
-
-    The method of variance estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008); with Wilson's
-    intervals it is method 10 of Newcombe (Statistics in Medicine 17, 1998).
-    """
+    """Return the difference of two independent shares with its interval, made of both of theirs."""
+    # The method of variance estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008); with Wilson's
+    # intervals it is method 10 of Newcombe (Statistics in Medicine 17, 1998).
     middle = now.value - before.value
     below = math.hypot(now.value - now.low, before.high - before.value)
     above = math.hypot(now.high - now.value, before.value - before.low)

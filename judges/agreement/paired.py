@@ -1,4 +1,4 @@
-"""Agreement of two versions of a judge on the same labelled traces, with 95 % intervals.
+"""Agreement of two versions of a judge on the same labelled traces, and preferences, with 95 % intervals.
 
 The agreement is the balanced accuracy: the mean of the shares of right verdicts among the traces that should pass and
 among those that should fail. A judge that gives every trace the more frequent verdict gains nothing by it. A share has
@@ -8,12 +8,16 @@ method 10), and the two label groups are joined by adding the squares of their d
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from judges.agreement.intervals import Interval, Z, wilson
 from judges.agreement.labelled import Judged, Labelled, says_yes
 
+_OUTCOMES: Final = ("win", "tie", "loss")
+_HALF: Final = 0.5
 _Z_POWER: Final = 0.84  # The deviation that keeps a figure above its limit four times out of five.
 
 
@@ -25,11 +29,9 @@ class Halves(NamedTuple):
 
 
 def halves(labelled: Iterable[Labelled]) -> Halves:
-    """Divide traces by a hash of their session, or of their id.
-
-    The half of a trace does not depend on the others. With more labels, or a judge that was aligned before, no trace
-    moves from the half that was learnt from to the one that is measured.
-    """
+    """Divide traces by a hash of their session, or of their id."""
+    # The half of a trace does not depend on the others. With more labels, or a judge that was aligned before, no trace
+    # moves from the half that was learnt from to the one that is measured.
     both: tuple[list[Labelled], list[Labelled]] = [], []
     for case in labelled:
         unit = (case.trace.session_id or case.trace.trace_id).encode("utf-8", "surrogatepass")
@@ -105,10 +107,7 @@ def _joined(groups: Sequence[Interval]) -> Interval:
 def least_shown(passing: int, failing: int, before: float) -> float | None:
     """Return the smallest improvement that would be shown four times out of five; None if not even the largest.
 
-    Args:
-        passing: Number of traces to measure with that should pass.
-        failing: Number of those that should fail.
-        before: The agreement without the improvement.
+    Of traces that should pass, and that should fail; ``before`` is the agreement without the improvement.
     """
     # In steps of one point. The verdicts before and after are taken to be independent, which is on the safe side.
     for points in range(1, round((1 - before) * 100) + 1):
@@ -118,3 +117,42 @@ def least_shown(passing: int, failing: int, before: float) -> float | None:
         if difference.value > (difference.value - difference.low) * (1 + _Z_POWER / Z):
             return points / 100
     return None
+
+
+@dataclass
+class Preference:
+    """Outcomes of pairs of answers, for B against A."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)  # Pairs by outcome: win, tie or loss of B.
+    flipped: Counter[str] = field(default_factory=Counter)  # Pairs whose preference follows a position, by position.
+    equal: int = 0  # Pairs of equal answers, which are ties without a request.
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs with an outcome."""
+        return self.outcomes.total()
+
+    def share(self, outcome: str) -> Interval | None:
+        """Return the share of an outcome; None without any pair."""
+        return wilson(self.outcomes[outcome] / self.pairs, self.pairs) if self.pairs else None
+
+    @property
+    def points(self) -> Interval | None:
+        """The share of wins and half of the ties; above one half B is preferred. None without any pair."""
+        if not self.pairs:
+            return None
+        mean = self._mean(*(self.outcomes[name] for name in _OUTCOMES))
+        counts = [self.outcomes[name] + _HALF for name in _OUTCOMES]
+        smooth, total = self._mean(*counts), sum(counts)
+        variance = (counts[0] + counts[1] * _HALF**2) / total - smooth**2
+        return wilson(mean, self.pairs * smooth * (1 - smooth) / variance)
+
+    @property
+    def bias(self) -> Interval | None:
+        """The share of the compared pairs whose preference follows a position; None if none was compared."""
+        compared = self.pairs - self.equal
+        return wilson(self.flipped.total() / compared, compared) if compared else None
+
+    @staticmethod
+    def _mean(wins: float, ties: float, losses: float) -> float:
+        return (wins + ties * _HALF) / (wins + ties + losses)

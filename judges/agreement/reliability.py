@@ -14,6 +14,11 @@ from typing import Final, NamedTuple, Protocol
 from judges.agreement.intervals import Interval, wilson
 from judges.core.decision import Calibration, logit
 
+_COLUMNS: Final = 40
+_SIDE: Final = 300
+_LEFT: Final = 60
+_TOP: Final = 20
+_MAP_STEPS: Final = 100
 BINS: Final = 10
 _RESAMPLES: Final = 400
 _ROWS_RESAMPLED: Final = 1_000_000  # Bounds the time to some seconds: with many rows fewer resamples are enough.
@@ -75,13 +80,11 @@ def effective(rows: Sequence[Weighted]) -> float:
 
 
 def reliability(rows: Sequence[Row]) -> Reliability:
-    """Compare probabilities with labels.
-
-    The calibration error of few labels is too high, because noise adds to each distance. The bootstrap shows by how
-    much, and this is taken off; the limits are from the basic bootstrap (Davison and Hinkley, 1997, section 5.2),
-    the upper one at least the percentile method's, since the correction has an error too.
-    The lower limit is 0 if calibrated probabilities would show as large an error in one of forty such samples.
-    """
+    """Compare probabilities with labels."""
+    # The calibration error of few labels is too high, because noise adds to each distance. The bootstrap shows by how
+    # much, and this is taken off; the limits are from the basic bootstrap (Davison and Hinkley, 1997, section 5.2),
+    # the upper one at least the percentile method's, since the correction has an error too.
+    # The lower limit is 0 if calibrated probabilities would show as large an error in one of forty such samples.
     ordered = sorted(rows, key=attrgetter("probability"))
     bins = [
         Bin(
@@ -122,11 +125,7 @@ def reliability(rows: Sequence[Row]) -> Reliability:
 
 
 def fit(rows: Sequence[Row], kind: str | None = None) -> Calibration:
-    """Fit a map of probabilities: ``platt``, ``isotonic``, or by default isotonic from 1,000 labels on.
-
-    Raises:
-        ValueError: All labels say the same, so that nothing can be fitted.
-    """
+    """Fit a map: ``platt``, ``isotonic``, or by the number of labels; ``ValueError`` if all labels say the same."""
     if len({row.passed for row in rows}) < 2:  # noqa: PLR2004 - pass and fail
         raise ValueError("all labels say the same: a map needs labels that say pass and labels that say fail")
     if (kind or ("isotonic" if len(rows) >= _MIN_ISOTONIC else "platt")) == "isotonic":
@@ -139,9 +138,7 @@ def threshold(rows: Sequence[Row], precision: float | None = None) -> Threshold:
 
     The labels that choose the threshold find it better than others will. The mean difference between the agreement of a
     resample and that of all labels, by the resample's threshold, is taken off (Efron, JASA 78, 1983).
-
-    Raises:
-        ThresholdNotFoundError: No threshold reaches the precision.
+    ``ThresholdNotFoundError`` if none reaches the precision.
     """
     ordered = sorted(rows, key=attrgetter("probability"))
     value = _threshold(ordered, precision)
@@ -267,3 +264,53 @@ def _threshold(ordered: Sequence[Row], precision: float | None) -> float | None:
         # Above all probabilities nothing passes.
         return min(1.0, math.nextafter(previous, 2))
     return limit
+
+
+def as_text(group: Bin) -> str:
+    """Draw one bin on a line from 0 to 1: the interval of the share as dashes, the share as o, the mean as |."""
+    share = group.passing
+    low, middle, high, mean = (round(_COLUMNS * at) for at in (share.low, share.value, share.high, group.mean))
+    line = [" "] * (_COLUMNS + 1)
+    line[low : high + 1] = "-" * (high + 1 - low)
+    line[mean] = "|"
+    line[middle] = "o"
+    return "".join(line)
+
+
+def as_svg(reliability: Reliability, calibration: Calibration, title: str) -> str:
+    """Draw the bins of uncorrected probabilities with intervals, the diagonal and the map; the title is escaped."""
+    width, height = _LEFT + _SIDE + 20, _TOP + _SIDE + 60
+    curve = " ".join(_at(step / _MAP_STEPS, calibration.apply(step / _MAP_STEPS)) for step in range(_MAP_STEPS + 1))
+    marks = []
+    for group in reliability.bins:
+        ends = f"{_at(group.mean, group.passing.low)} {_at(group.mean, group.passing.high)}"
+        x, y = _at(group.mean, group.passing.value).split(",")
+        marks += [
+            f'<polyline points="{ends}" stroke="#247" fill="none"/><circle cx="{x}" cy="{y}" r="3.5" fill="#247"/>'
+        ]
+    for tenths in range(0, 11, 2):
+        x, bottom = _at(tenths / 10, 0).split(",")
+        y = _at(0, tenths / 10).split(",")[1]
+        marks += [
+            f'<text x="{x}" y="{float(bottom) + 14:.1f}" text-anchor="middle">{tenths / 10:.1f}</text>',
+            f'<text x="{_LEFT - 6}" y="{float(y) + 4:.1f}" text-anchor="end">{tenths / 10:.1f}</text>',
+        ]
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
+        f'<title>{title}</title><g font-family="system-ui, sans-serif" font-size="11" fill="#555">',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        f'<rect x="{_LEFT}" y="{_TOP}" width="{_SIDE}" height="{_SIDE}" fill="none" stroke="#ccc"/>',
+        f'<polyline points="{_at(0, 0)} {_at(1, 1)}" stroke="#999" stroke-dasharray="4 4" fill="none"/>',
+        f'<polyline points="{curve}" stroke="#c60" stroke-width="1.5" fill="none"/>',
+        *marks,
+        f'<text x="{_LEFT}" y="13">{title}</text>',
+        f'<text x="{_LEFT + _SIDE / 2}" y="{height - 24}" text-anchor="middle">probability by the judge model</text>',
+        f'<text transform="translate(16 {_TOP + _SIDE / 2}) rotate(-90)" text-anchor="middle">labelled pass</text>',
+        f'<text x="{_LEFT}" y="{height - 6}">dots: labels, with limits; dashed: exact; line: fitted map</text>',
+        "</g></svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _at(probability: float, share: float) -> str:
+    return f"{_LEFT + _SIDE * probability:.1f},{_TOP + _SIDE * (1 - share):.1f}"

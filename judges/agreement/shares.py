@@ -25,8 +25,7 @@ _PRIOR_CORRELATION: Final = 0.25  # Of the verdicts of a session, worth two sess
 _PRIOR_SESSIONS: Final = 2
 UNKNOWN_MENTIONED: Final = 0.02
 """The part of unknown verdicts from which the range that they allow stands beside a share."""
-MOST_UNKNOWN: Final = 0.1
-"""With a larger part of unknown verdicts a share is not known."""
+MOST_UNKNOWN: Final = 0.1  # With a larger part of unknown verdicts a share is not known.
 _FREEDOM_PER_SESSION: Final = 3
 """Simulated with 40 to 100 sessions of five: 2 makes intervals too wide at a share of .95, 3.5 too narrow at .98."""
 
@@ -35,14 +34,10 @@ class ClassSums(msgspec.Struct, array_like=True):
     """Sums over the verdicts of one class of sampling probability; y is 1 for pass, w the weight."""
 
     judgements: int = 0
-    weight: float = 0.0
-    """Σw"""
-    passed: float = 0.0
-    """Σwy"""
-    squares: float = 0.0
-    """Σw²"""
-    passed_squares: float = 0.0
-    """Σw²y"""
+    weight: float = 0.0  # Σw
+    passed: float = 0.0  # Σwy
+    squares: float = 0.0  # Σw²
+    passed_squares: float = 0.0  # Σw²y
 
     def add(self, other: "ClassSums") -> None:
         """Add the sums of other verdicts."""
@@ -58,22 +53,14 @@ class ClassSums(msgspec.Struct, array_like=True):
 
 
 class SessionSums(msgspec.Struct, array_like=True):
-    """Sums over sessions c with the weight W_c and the passed weight K_c of their verdicts.
-
-    A verdict without a session counts as one session.
-    """
+    """Sums over sessions c of their weights W_c and passed weights K_c; a verdict without a session is one."""
 
     sessions: int = 0
-    weights: float = 0.0
-    """A = ΣW_c²"""
-    products: float = 0.0
-    """B = ΣW_c·K_c"""
-    passed: float = 0.0
-    """C = ΣK_c²"""
-    cubes: float = 0.0
-    """ΣW_c³ - Σw³"""
-    fourths: float = 0.0
-    """ΣW_c⁴ - Σw⁴"""
+    weights: float = 0.0  # A = ΣW_c²
+    products: float = 0.0  # B = ΣW_c·K_c
+    passed: float = 0.0  # C = ΣK_c²
+    cubes: float = 0.0  # ΣW_c³ - Σw³
+    fourths: float = 0.0  # ΣW_c⁴ - Σw⁴
 
     def add(self, other: "SessionSums") -> None:
         """Add the sums of other sessions, or of later verdicts of the same ones."""
@@ -110,13 +97,7 @@ class Sums(msgspec.Struct, array_like=True):
     unknown: Unjudged = Unjudged()
 
     def count(self, weight: float, *, passed: bool, before: tuple[float, float] = (0.0, 0.0)) -> None:
-        """Count one verdict.
-
-        Args:
-            weight: 1 / probability of being judged.
-            passed: the verdict.
-            before: W_c and K_c of the verdict's session without this verdict, zeros for its first verdict.
-        """
+        """Count one verdict; ``before`` has W_c and K_c of its session without it, zeros for the first one."""
         y = float(passed)
         of_class = self.classes.setdefault(weight_class(weight), ClassSums())
         of_class.add(ClassSums(1, weight, weight * y, weight**2, weight**2 * y))
@@ -160,18 +141,12 @@ class ShareEstimate(NamedTuple):
     share: float
     low: float
     high: float
-    unknown: float
-    """The part of the verdicts that was asked for and not given."""
-    lowest: float
-    """The lower limit if all of these failed."""
-    highest: float
-    """The upper limit if all of these passed."""
-    judgements: int
-    """Verdicts that pass or fail; of a cascade those of the second model."""
-    effective: float
-    """The number of independent, equally weighted judgements that would be as precise."""
-    design_effect: float = 1.0
-    """By how much sessions widen the variance, at least 1."""
+    unknown: float  # The part of the verdicts that was asked for and not given.
+    lowest: float  # The lower limit if all of these failed.
+    highest: float  # The upper limit if all of these passed.
+    judgements: int  # Verdicts that pass or fail; of a cascade those of the second model.
+    effective: float  # The number of independent, equally weighted judgements that would be as precise.
+    design_effect: float = 1.0  # By how much sessions widen the variance, at least 1.
 
     @property
     def interval(self) -> Interval:
@@ -213,18 +188,12 @@ def merge_sums(buckets: Iterable[Sums]) -> Sums:
 
 
 def estimate_share(window: Sums, history: Sums | None = None) -> ShareEstimate | None:
-    """Return the pass share of a window with its 95 % interval, None without a judgement.
-
-    Wilson's interval in each class of sampling probability, combined over the classes by the method of variance
-    estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008). The sizes of the classes are estimates too:
-    their variance is that of Poisson sampling (Särndal, Swensson and Wretman, Model Assisted Survey Sampling, 1992,
-    section 3.5). Few judgements in a class, or many classes: never narrower than Wilson on Kish's effective size
-    (Survey Sampling, 1965, section 11.7).
-
-    Args:
-        window: sums of the window.
-        history: sums of the last 28 days of the series, which steady the design effect.
-    """
+    """Return the pass share of a window with its 95 % interval, None without a judgement."""
+    # Wilson's interval in each class of sampling probability, combined over the classes by the method of variance
+    # estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008). The sizes of the classes are estimates too:
+    # their variance is that of Poisson sampling (Särndal, Swensson and Wretman, Model Assisted Survey Sampling, 1992,
+    # section 3.5). Few judgements in a class, or many classes: never narrower than Wilson on Kish's effective size
+    # (Survey Sampling, 1965, section 11.7). The history of 28 days steadies the design effect.
     total = window.total
     if total.weight <= 0:
         return None
@@ -275,16 +244,13 @@ def _interval(classes: Mapping[int, ClassSums], effect: float, z: float) -> Inte
 
 
 def design_effect(window: Sums, history: Sums | None = None) -> float:
-    """Return the variance of the share relative to independent judgements, at least 1.
-
-    The linearised variance with sessions as clusters (Kish and Frankel, J. R. Stat. Soc. B 36, 1974), of the window
-    and of a history with enough sessions together; for a window alone see ``_clustering_alone``.
-    """
+    """Return the variance of the share relative to independent judgements, at least 1."""
+    # The linearised variance with sessions as clusters (Kish and Frankel, J. R. Stat. Soc. B 36, 1974), of the window
+    # and of a history with enough sessions together; for a window alone see ``_clustering_alone``.
     return _clustering(window, history)[0]
 
 
 def _clustering(window: Sums, history: Sums | None) -> tuple[float, float]:
-    """Return the design effect and its degrees of freedom."""
     if (history := _steady(history)) is None:
         return _clustering_alone(window)
     (clustered, single), (more_clustered, more_single) = _residuals(window), _residuals(history)
@@ -297,12 +263,11 @@ def _clustering(window: Sums, history: Sums | None) -> tuple[float, float]:
 
 
 def _clustering_alone(window: Sums) -> tuple[float, float]:
-    """Return design effect and degrees of freedom of a window without a history.
-
-    Sessions of very different sizes say little of how their verdicts agree. Their intraclass correlation has the
-    degrees of freedom of Satterthwaite (Biometrics Bulletin 2, 1946), and is averaged with a prior worth two sessions.
-    In units of the mean weight k_c = W_c / (Σw² / Σw), so that n = Σk_c is Kish's effective size, S2 = Σk_c², ….
-    """
+    """Return design effect and degrees of freedom of a window without a history."""
+    # Sessions of very different sizes say little of how their verdicts agree. Their intraclass correlation has the
+    # degrees of freedom of Satterthwaite (Biometrics Bulletin 2, 1946), and is averaged with a prior worth two
+    # sessions. In units of the mean weight k_c = W_c / (Σw² / Σw), so that n = Σk_c is Kish's effective size, S2 =
+    # Σk_c², ….
     total, over = window.total, window.over_sessions
     unit = total.squares / total.weight
     n, s2 = total.weight / unit, over.weights / unit**2
@@ -331,11 +296,9 @@ def _steady(history: Sums | None) -> Sums | None:
 
 
 def _freedom(window: Sums) -> int:
-    """Return the sessions of a window - 1, or fewer if few of them determine the design effect.
-
-    These are the sessions with the rarer verdict. Their effective number is (ΣF)² / ΣF² for the weight F of that
-    verdict in a session, and each counts as three degrees of freedom.
-    """
+    """Return the sessions of a window - 1, or fewer if few of them determine the design effect."""
+    # These are the sessions with the rarer verdict. Their effective number is (ΣF)² / ΣF² for the weight F of that
+    # verdict in a session, and each counts as three degrees of freedom.
     total, sessions = window.total, window.over_sessions
     most = sessions.sessions - 1
     if sessions.sessions == total.judgements:
@@ -359,12 +322,7 @@ def _quantile(freedom: float) -> float:
 
 
 def student(freedom: int, tail: float = 0.05) -> float:
-    """Return the two-sided quantile of Student's t (Hill, Algorithm 396, Communications of the ACM 13, 1970).
-
-    Args:
-        freedom: degrees of freedom, at least 1.
-        tail: probability outside ± the quantile.
-    """
+    """Return the two-sided quantile of Student's t (Hill, Algorithm 396, Communications of the ACM 13, 1970)."""
     if freedom == 1:
         return 1 / math.tan(tail * math.pi / 2)
     if freedom == 2:  # noqa: PLR2004

@@ -33,7 +33,6 @@ from judges.parsing.answer import (
 from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies, has_sign
 from judges.parsing.refusal import is_refusal, is_refusal_as_reason
 from judges.parsing.retrievals import with_context
-from judges.requests.repair import repair
 from judges.requests.request import (
     LARGE_CHARS,
     Clock,
@@ -41,6 +40,7 @@ from judges.requests.request import (
     JudgeCall,
     count_left_out,
     offload_if_large,
+    repair,
     truncate_to_context,
 )
 from tracejudge import Trace

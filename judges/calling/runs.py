@@ -108,10 +108,7 @@ def internal_error(error: Exception) -> Assessment:
 async def in_order(
     jobs: AsyncIterator[T], work: Callable[[T], Awaitable[Result]], keep: Callable[[T, Result], None], *, window: int
 ) -> None:
-    """Work on jobs concurrently, and keep each result as soon as it and all before it are ready.
-
-    At most ``window`` jobs are begun and not yet kept.
-    """
+    """Work on ``window`` jobs at once, and keep each result as soon as it and all before it are ready."""
     places = asyncio.Semaphore(window)
     begun: asyncio.Queue[tuple[T, asyncio.Future[Result]] | None] = asyncio.Queue()
 

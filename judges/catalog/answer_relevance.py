@@ -4,8 +4,7 @@ from typing import Final
 
 from judges.core.prompt import blocks_of, history_rules
 from judges.forms import graded
-from judges.parsing.sentences import split
-from judges.parsing.words import content_words, coverage
+from judges.parsing.sentences import content_words, coverage, split
 from tracejudge import Trace
 
 ROLE: Final = """\

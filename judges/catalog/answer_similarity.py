@@ -4,7 +4,7 @@ from typing import Final
 
 from judges.core.prompt import blocks_of
 from judges.forms import graded
-from judges.parsing.words import content_words, coverage, numbers
+from judges.parsing.sentences import content_words, coverage, numbers
 from tracejudge import Trace
 
 ROLE: Final = """\

@@ -31,7 +31,6 @@ claim, that is every one of the facts. What an assistant made of the document do
 
 {_HOW}"""
 
-
 _STATEMENT: Final = """\
 The document, which holds all that was retrieved for the part `question`, contains enough to support the part \
 `expected answer` in full, which is {claim}. A part of it that the document does not mention, contradicts or only says \

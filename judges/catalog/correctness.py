@@ -30,7 +30,6 @@ of the facts.
 - Let the rationale contain the sentence `The response is correct` when every fact is supported, and `The response \
 is not correct` otherwise."""
 
-
 _STATEMENT: Final = """\
 The parts `question` and `answer`, read as one text, support the part `claim` in full, which is {claim}. A part of the \
 claim that this text leaves out, contradicts or only says less of, and a number, date, name or condition that differs, \

@@ -258,11 +258,9 @@ class Coverage(NamedTuple):
 
     @classmethod
     def measure(cls, response: str, lines: tuple[Line, ...]) -> "Coverage":
-        """Compare the lines with the sentences of a response.
-
-        The model may divide the response differently. So a sentence is covered if its words stand in the consecutive
-        lines, by the rules for excerpts, and a line is about the response if its words stand there in the same way.
-        """
+        """Compare the lines with the sentences of a response."""
+        # The model may divide the response differently. So a sentence is covered if its words stand in the consecutive
+        # lines, by the rules for excerpts, and a line is about the response if its words stand there in the same way.
         sentences = _sentences(response)
         plain = {text: _plain(text) for text in {*sentences, *(line.sentence for line in lines)}}
         texts, labelled = [plain[each] for each in sentences], [plain[line.sentence] for line in lines]

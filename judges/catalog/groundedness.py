@@ -10,8 +10,7 @@ from judges.core.judge import Judge
 from judges.core.prompt import blocks_of, history_rules, texts_of
 from judges.forms import yes_no
 from judges.parsing.refusal import is_refusal
-from judges.parsing.sentences import split
-from judges.parsing.words import content_words, coverage, numbers
+from judges.parsing.sentences import content_words, coverage, numbers, split
 from tracejudge import Trace
 
 ROLE: Final = """\

@@ -25,8 +25,7 @@ from judges.core.prompt import (
 )
 from judges.forms import typed_questions, yes_no
 from judges.parsing.answer import InvalidAnswerError, object_schema
-from judges.parsing.sentences import LIST, shape, split
-from judges.parsing.words import content_words, coverage
+from judges.parsing.sentences import LIST, content_words, coverage, shape, split
 from tracejudge import Trace
 
 ROLE: Final = """\

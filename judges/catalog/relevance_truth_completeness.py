@@ -19,8 +19,7 @@ from judges.core.verdict import Score
 from judges.forms import typed_questions
 from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, object_schema, rating, reasons_field, text_list
 from judges.parsing.objects import read_object
-from judges.parsing.sentences import split
-from judges.parsing.words import content_words, coverage, numbers
+from judges.parsing.sentences import content_words, coverage, numbers, split
 from tracejudge import Trace
 
 NAMES: Final = {1: "Unacceptable", 2: "Poor", 3: "Average", 4: "Good", 5: "Exceptional"}
@@ -158,7 +157,6 @@ _SHARES: Final = (0.05, 0.2, 0.4, 0.9)  # Shares of common words from which a gr
 _CODE_GAP: Final = re.compile(r"[,;\s]+")
 _HIGHEST_OF_TRUTH: Final = 4  # Not 5, which claims that every statement holds: word overlap cannot show that.
 _HEDGES: Final = content_words("apparently maybe perhaps possibly presumably probably supposedly uncertain unsure")
-
 
 _RELEVANCE: Final = """\
 How much of the part `answer` is directly related to the request? The request is what the user wants with the part \

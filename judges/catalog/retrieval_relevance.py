@@ -13,7 +13,7 @@ from judges.core.prompt import Block, Prompt, history, history_rules, with_earli
 from judges.core.verdict import Score
 from judges.forms import typed_questions, yes_no
 from judges.parsing import retrievals
-from judges.parsing.words import content_words, coverage
+from judges.parsing.sentences import content_words, coverage
 from tracejudge import Trace
 
 ROLE: Final = """\

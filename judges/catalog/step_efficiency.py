@@ -58,11 +58,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def repeats(steps: Transcript) -> Mapping[str, str]:
-    """Return the calls that repeat another one needlessly, with the reason, by the key of their step.
-
-    A repeat has equal name and arguments, and no call changed state in between: none that succeeded and whose name does
-    not begin with a word for reading. After failures the third try and later ones are needless.
-    """
+    """Return the calls that repeat another one needlessly, with the reason, by the key of their step."""
+    # A repeat has equal name and arguments, and no call changed state in between: none that succeeded and whose name
+    # does not begin with a word for reading. After failures the third try and later ones are needless.
     last: dict[str, TranscriptStep] = {}
     tries: dict[str, int] = {}
     needless = dict[str, str]()

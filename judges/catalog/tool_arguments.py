@@ -11,7 +11,7 @@ from judges.core.verdict import Score
 from judges.forms import agent_steps
 from judges.forms.agent_steps import Entries, Field, by_step, check_steps, told
 from judges.parsing.answer import IncompleteAnswerError
-from judges.parsing.words import content_words, coverage
+from judges.parsing.sentences import content_words, coverage
 from tracejudge import Trace
 
 CRITERION: Final = """\

@@ -10,7 +10,7 @@ from judges.core.verdict import Score
 from judges.forms import agent_steps
 from judges.forms.agent_steps import Entries, Field, by_step, check_steps, told
 from judges.parsing.answer import DoubtfulAnswerError
-from judges.parsing.words import numbers
+from judges.parsing.sentences import numbers
 from tracejudge import Trace
 
 CRITERION: Final = """\

@@ -11,12 +11,8 @@ def backoff_s(
 ) -> float:
     """Return the pause before the next attempt: it doubles with each failure up to a bound.
 
-    Args:
-        failures: Failures in a row before the last one.
-        first_s: The bound after one failure.
-        longest_s: The largest bound.
-        least_share: The pause is drawn between this share of its bound and the bound; 0 is full jitter, 1 none.
-        draw: By default ``random.uniform``.
+    ``failures`` in a row before the last one. The pause is drawn between ``least_share`` of its bound and the bound:
+    0 is full jitter, 1 none.
     """
     # The power stays small after a week of failures.
     bound_s = min(longest_s, first_s * 2.0 ** min(failures, 30))

@@ -19,7 +19,6 @@ DISAGREEMENT: Final = "disagreement"
 _MIN_SCORED: Final = 2
 Ratings = Mapping[str, Score]  # The score of one metric by judge model, in the order of their names.
 
-
 # The judges whose verdicts GROUNDED_AND_RELEVANT joins, each with the metric that decides; no model is asked for it.
 JUDGE_PAIR: Final = {"facts_grounding": "grounded", "relevance_to_query": "relevance_to_query"}
 GROUNDED_AND_RELEVANT: Final = Judge(
@@ -109,7 +108,6 @@ def describe_vote(vote: Assessment) -> dict[str, object]:
 
 
 def _score(mode: Combine, metric: Metric, ratings: Ratings, models: int) -> Score | None:
-    """Combine the ratings of one metric; None if too few models have rated it."""
     rated = [score.passed for score in ratings.values() if score.passed is not None]
     if mode == "all" and not all(rated):
         return _verdict(metric, passed=False)

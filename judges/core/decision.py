@@ -107,10 +107,7 @@ UNCALIBRATED: Final = Calibration()
 
 
 def read_probabilities(question: Question, values: Sequence[object]) -> Decision:
-    """Check the probabilities of one answer and normalise them to the sum 1.
-
-    ``values`` are as the endpoint sent them: one for a predicate, else one for each option in the order of the options.
-    """
+    """Normalise the probabilities of an answer, one for a predicate or one for each option, in order."""
     expected = 1 if question.kind == "predicate" else len(question.options)
     if len(values) != expected:
         return Decision(problem="invalid_answer")

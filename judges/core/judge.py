@@ -242,14 +242,7 @@ class Judge:
         )
 
     def for_decisions(self, calibrations: Mapping[str, Calibration]) -> "Judge":
-        """Build the form of the judge for models that answer typed questions; it has its own version.
-
-        Args:
-            calibrations: By metric, as fitted for one model.
-
-        Raises:
-            ValueError: The judge has no such form.
-        """
+        """Build the form, with its own version, for models that answer typed questions, or raise ``ValueError``."""
         if (form := self.decision_form) is None:
             raise ValueError(f"{self.name} cannot be asked of a decision model: it has no form of typed questions")
         return replace(

@@ -50,48 +50,36 @@ class Block(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """One request to a judge model: the fixed part and the material.
-
-    ``about`` is kept for the judge's own scoring, such as the keys of the sentences shown; it is never sent.
-    ``schema`` replaces the schema of the judge for this request. ``messages`` are sent in place of the two parts
-    if a template is filled inline: its values bear no marks. ``questions`` are what a decision model is asked.
-    """
+    """One request to a judge model: the fixed part and the material."""
 
     fixed: str
     blocks: tuple[Block, ...]
-    about: Any = None
-    schema: Mapping[str, object] | None = None
+    about: Any = None  # Kept for the judge's own scoring, such as the keys of the sentences shown; it is never sent.
+    schema: Mapping[str, object] | None = None  # Replaces the schema of the judge for this request.
+    # Sent in place of the two parts if a template is filled inline: its values bear no marks.
     messages: "tuple[Message, ...]" = ()
-    questions: tuple[Question, ...] = ()
+    questions: tuple[Question, ...] = ()  # What a decision model is asked.
 
 
 class ToolCall(NamedTuple):
-    """One tool call requested by a model.
-
-    ``arguments`` is JSON as the model wrote it and may be invalid. ``provider_state`` is JSON that the endpoint sent
-    with the call and expects back unchanged.
-    """
+    """One tool call requested by a model."""
 
     id: str
     name: str
-    arguments: str
-    provider_state: Raw | None = None
+    arguments: str  # JSON as the model wrote it, which may be invalid.
+    provider_state: Raw | None = None  # JSON that the endpoint sent with the call and expects back unchanged.
 
 
 class Message(NamedTuple):
-    """One chat message.
-
-    ``tool_calls`` are the calls requested by an assistant message; ``tool_call_id`` names the call that a message of
-    the role ``tool`` answers. ``provider_state`` is JSON that the endpoint sent with an answer and expects back; only
-    the model that returned it reads it. ``images`` are the addresses of images that the endpoint fetches.
-    """
+    """One chat message."""
 
     role: str
     content: str
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()  # The calls requested by an assistant message.
+    tool_call_id: str | None = None  # The call that a message of the role ``tool`` answers.
+    # JSON that the endpoint sent with an answer and expects back; only the model that returned it reads it.
     provider_state: Raw | None = None
-    images: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()  # Addresses of images that the endpoint fetches.
 
 
 def neutralise(text: str) -> str:
@@ -159,12 +147,10 @@ def with_earlier_messages(trace: Trace) -> Trace:
 
 
 def before_query(trace: Trace) -> Sequence[TraceMessage]:
-    """Return the messages without those at the end that repeat the query and what follows it.
-
-    Some applications send the query, or query and answer, as the last messages too. The end of the messages is removed
-    from a user message equal to the input if it is the last message, or if tool calls or the output end the messages.
-    An equal question that has its own earlier answer stays.
-    """
+    """Return the messages without those at the end that repeat the query and what follows it."""
+    # Some applications send the query, or query and answer, as the last messages too. The end of the messages is
+    # removed from a user message equal to the input if it is the last message, or if tool calls or the output end the
+    # messages. An equal question that has its own earlier answer stays.
     messages, asked = trace.messages or [], " ".join((trace.input or "").split())
     last = len(messages) - 1
     users = (place for place in range(last, -1, -1) if messages[place].role.casefold() in {"user", "human"})
@@ -181,11 +167,9 @@ def _folded(message: TraceMessage) -> str:
 
 
 def conversation(trace: Trace, *, with_tools: bool = False) -> str:
-    """Format the messages before the query as `[role] text` or `[name (role)] text`, further lines indented.
-
-    Messages without text are skipped, and tool messages unless ``with_tools`` asks for them. Every line that starts
-    with a bracket starts a message, so no text, name or role can imitate one.
-    """
+    """Format the messages before the query as `[role] text` or `[name (role)] text`, further lines indented."""
+    # Messages without text are skipped, and tool messages unless ``with_tools`` asks for them. Every line that starts
+    # with a bracket starts a message, so no text, name or role can imitate one.
     lines = []
     for message in trace.messages or ():
         content = message.content or ""

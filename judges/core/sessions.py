@@ -50,11 +50,9 @@ def in_order(traces: Sequence[Trace]) -> list[Trace]:
 
 
 def join(traces: Sequence[Trace]) -> Trace:
-    """Join the traces of a conversation, the oldest first.
-
-    The result is the last trace with all earlier messages, queries and answers as its messages. Applications send the
-    history with each call: a message that a trace repeats from earlier ones is not added again.
-    """
+    """Join the traces of a conversation, the oldest first."""
+    # The result is the last trace with all earlier messages, queries and answers as its messages. Applications send the
+    # history with each call: a message that a trace repeats from earlier ones is not added again.
     messages: list[Message] = []
     places: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 
@@ -89,7 +87,6 @@ def transcript(trace: Trace, *, with_tools: bool = False) -> str:
 
 
 def _own(trace: Trace) -> list[Message]:
-    """Return the query and the answer of a trace."""
     texts = (("user", trace.input), ("assistant", trace.output))
     return [Message(role, text) for role, text in texts if has_text(text)]
 

@@ -101,10 +101,7 @@ class Call(Struct, frozen=True, omit_defaults=True):
 
 
 class Refusals(NamedTuple):
-    """The refusals of one evaluation by an endpoint (401 to 404) while it answered others, over all retries.
-
-    ``last_at`` is the Unix time of the last refusal. The next one counts only if another request was answered since.
-    """
+    """Refusals of one evaluation (401 to 404) over all retries, each but the first after an answer to others."""
 
     times: int = 0
     last_at: float = 0.0

@@ -10,8 +10,8 @@ from judges.core.judge import Judge
 from judges.core.prompt import MATERIAL_RULES
 from judges.custom.definition import DefinitionError, convert, text_of
 from judges.custom.instructions import InWords, Settings, guidance_and_examples, make_judge
-from judges.custom.label_scale import LabelKeys, checked_labels, normalise
 from judges.custom.results import Result
+from judges.custom.scales import LabelKeys, checked_labels, normalise
 from judges.custom.variables import TRACE, find, meanings
 
 _KEY: Final = "custom_prompt"

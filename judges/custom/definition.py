@@ -29,14 +29,7 @@ class DefinitionError(SettingsError):
 
 
 def read_text(path: Path, advice: str, key: str = "", place: str = "") -> str:
-    """Read at most a mebibyte of UTF-8, or raise ``SettingsError``.
-
-    Args:
-        path: The file.
-        advice: How to fix a path that is no such file.
-        key: The key that names the file, if one does.
-        place: The file or variable with that key.
-    """
+    """Read at most a mebibyte of UTF-8, or raise ``SettingsError``, which names key and place and gives the advice."""
 
     def unusable(message: str) -> SettingsError:
         message, where = (f"{path}: {message}", place) if key else (message, f"{path}")
@@ -200,8 +193,7 @@ _STATEMENT: Final = re.compile(r"\{[%#]")
 def placeholders(text: str, key: str) -> tuple[str, ...]:
     """Return the names in double braces, each once, in the order of their first use.
 
-    Raises:
-        DefinitionError: Braces hold what a template language would execute, or are not closed.
+    ``DefinitionError`` if braces hold what a template language would execute, or are not closed.
     """
     if (statement := _STATEMENT.search(text)) is not None:
         fix = "begins a block or comment of a template language, which does nothing here; take it out"

@@ -17,8 +17,18 @@ from judges.core.prompt import OBJECT_RULES, Block, Prompt
 from judges.core.verdict import Score
 from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, nearest, short
 from judges.custom.free_form import FreeForm, ObjectFields, checked_fields
-from judges.custom.label_scale import LabelList, checked_labels, passing_of
-from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
+from judges.custom.scales import (
+    Boolean,
+    IntegerRange,
+    LabelList,
+    NumberRange,
+    Scale,
+    Value,
+    YesNo,
+    checked_labels,
+    checked_range,
+    passing_of,
+)
 from judges.forms import typed_questions, yes_no
 from judges.parsing.answer import object_schema, reasons_field
 from judges.parsing.objects import read_object
@@ -129,13 +139,7 @@ class Result:
     def decision_form(
         self, metric: str, task: str, blocks: Callable[[Trace], tuple[Block, ...]]
     ) -> DecisionForm | None:
-        """Build the form of one typed question; None if the result has no options to choose from.
-
-        Args:
-            metric: The one metric of the judge.
-            task: The user's text with what its variables mean.
-            blocks: Returns the material.
-        """
+        """Build the form of one question about the material of ``blocks``; None if the result has no options."""
         values = tuple(value for value, _ in self.scale.options())
         options = tuple(option for _, option in self.scale.options())
         if not options:

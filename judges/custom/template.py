@@ -281,7 +281,6 @@ def _parsed(file: File) -> TemplateFile:
 
 
 def _check_shown(variables: Sequence[str], form: AnswerForm, table: AnswerTable) -> None:
-    """Check that the template shows all fields that the scoring uses."""
     unseen = [field for field in form.reads if field not in needed(variables, KNOWN.__getitem__)]
     if unseen:
         shows = ", ".join(name for name, source in KNOWN.items() if source.need == unseen[0] and name != DOCUMENT)

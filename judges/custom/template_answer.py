@@ -17,7 +17,7 @@ from judges.custom.definition import DefinitionError, nearest
 from judges.custom.results import SCORING, AnswerKeys, Result, checked_result
 from judges.custom.scales import IntegerRange, Range
 from judges.forms import document_support, graded, sentence_labels, yes_no
-from judges.parsing.words import content_words, coverage
+from judges.parsing.sentences import content_words, coverage
 from tracejudge import Trace
 
 _OWN_FORM: Final = """\

@@ -17,7 +17,7 @@ from judges.core.sessions import transcript
 from judges.custom.definition import PLACEHOLDER, DefinitionError, closest, listed, placeholders, short
 from judges.forms.yes_no import claim
 from judges.parsing.answer import folded
-from judges.parsing.words import content_words, coverage
+from judges.parsing.sentences import content_words, coverage
 from tracejudge import Trace
 
 TRACE: Final = "trace"  # The variable without a part in the material, because the model reads the trace by tools.
@@ -105,17 +105,10 @@ def _variable(name: str) -> Variable:
 
 
 def find(text: str, key: str, unit: Unit, *, but: Sequence[str] = ()) -> tuple[str, ...]:
-    """Find the variables that a text uses, in the order of their first use.
+    """Find the variables that a text uses, in the order of their first use; those in ``but`` are not allowed.
 
-    Args:
-        text: The text.
-        key: The key of the definition that contains it.
-        unit: What is judged; a text about conversations names the conversation, and nothing that is about one answer.
-        but: Variables that are not allowed there.
-
-    Raises:
-        DefinitionError: There is no variable or an unknown one, some exclude each other, or the text contains the
-            syntax of a template language.
+    A text about conversations names the conversation, and nothing that is about one answer. ``DefinitionError`` if
+    there is no variable or an unknown one, some exclude each other, or the text contains syntax of a template language.
     """
     offered = tuple(name for name in _VARIABLES if name not in but)
     names = placeholders(text, key)

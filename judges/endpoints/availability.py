@@ -64,14 +64,8 @@ class Circuit:
 
         The circuit opens when a key (401, 407) is refused before anything was answered, after rejections of five
         different evaluations with no answer to a call that began in between, and after ten failures in a row.
-
-        Args:
-            error: A rejection or a transient failure.
-            number: Number of the failed call.
-            next_number: Number of the next call to begin.
-            older: Calls in flight that began before the failed one.
-            now: The time.
-            evaluation: What was judged; by default the call counts as a separate evaluation.
+        ``number`` is the failed call's, ``next_number`` the next one's; ``older`` calls in flight began before it.
+        Without an evaluation the call counts as one.
         """
         if number < self._valid_from:
             return False
@@ -156,11 +150,9 @@ class RateLimitState:
         self._refused_share -= _SHARE_WEIGHT * self._refused_share
 
     def record_refusal(self, in_flight: int, now: float) -> bool:
-        """Record a rate-limited call; return whether the endpoint means all callers, or only this request.
-
-        It means all when it answers nobody, when half of the ``in_flight`` other calls and at least five were refused
-        with no answer in between, or when it refused more calls than it answered of late.
-        """
+        """Record a rate-limited call; return whether the endpoint means all callers, or only this request."""
+        # It means all when it answers nobody, when half of the ``in_flight`` other calls and at least five were refused
+        # with no answer in between, or when it refused more calls than it answered of late.
         if self.refused_in_row == 0:
             self._enough = max(_MIN_ROW, (in_flight + 1) // 2)
         self.refused_in_row += 1
@@ -174,10 +166,7 @@ class RateLimitState:
         return self._held_until if self.refused_in_row and in_flight else 0.0
 
     def pause(self, retry_after_s: float | None, number: int, next_number: int, now: float) -> None:
-        """Begin or extend a pause; without ``retry_after_s`` consecutive pauses grow.
-
-        Of many calls that are refused together only the first begins a pause; the others may extend it.
-        """
+        """Begin a pause, which grows without ``retry_after_s``; further refusals of the same moment may extend it."""
         self._has_answered, self.refused_in_row, self._refused_share = False, 0, 0.0
         is_new = number >= self._paused_at
         if is_new:

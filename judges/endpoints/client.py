@@ -77,11 +77,8 @@ class Retries:
     ) -> float | None:
         """Return the pause before the next attempt, or None when there must be none.
 
-        Args:
-            error: Why the last attempt failed.
-            failed: Number of attempts that failed so far.
-            is_blocked: Whether the limiter holds back all calls, which is pause enough for this one.
-            refused_alone: Whether the endpoint rejects this request while it answers others.
+        ``is_blocked``: the limiter holds back all calls, which is pause enough. ``refused_alone``: the endpoint rejects
+        this request while it answers others.
         """
         if failed >= self._attempts or not (is_transient(error) or refused_alone):
             return None
@@ -258,9 +255,7 @@ class DelayNotes(LimiterEvents):
 
 
 def offline_model(model: ChatModel, events: LimiterEvents | None = None, tries: int = OFFLINE_TRIES) -> LimitedModel:
-    """Put a model under the limits of the worker, for callers who wait for the result and have chosen ``tries``.
-
-    They pay for the requests of an outage themselves, so there is no retry budget, and longer delays are waited for.
-    """
+    """Put a model under the limits of the worker, for callers who wait for the result and have chosen ``tries``."""
+    # They pay for the requests of an outage themselves, so there is no retry budget, and longer delays are waited for.
     limiter = EndpointLimiter(model.settings.max_in_flight, patience_s=OFFLINE_PATIENCE_S, events=events)
     return LimitedModel(model, limiter, Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf)))

@@ -1,7 +1,7 @@
 """The limiter of one endpoint: permits for calls in order, or an error for those that should come later.
 
-It combines three pure parts: the adaptive limit on calls in flight (``concurrency``), the circuit breaker
-(``availability``) and the endpoint's own limits (``rate_limits``).
+It combines pure parts: the adaptive limit on calls in flight (``concurrency``), and the circuit breaker with the
+endpoint's own limits (``availability``).
 """
 
 import asyncio
@@ -58,10 +58,7 @@ class EndpointLimiter:
         clock: LimiterClock = LimiterClock(),  # noqa: B008 - frozen
         events: LimiterEvents | None = None,
     ) -> None:
-        """Bound the adaptive limit by ``max_in_flight``; turn callers away that would wait longer than ``patience_s``.
-
-        ``events`` receives events. Timers are the event loop's, whatever ``clock`` says.
-        """
+        """Bound the adaptive limit by ``max_in_flight``; refuse callers who would wait longer than ``patience_s``."""
         self.events = events or LimiterEvents()
         self.patience_s = patience_s
         self.in_flight = 0  # Permits that have not been released.
@@ -128,11 +125,7 @@ class EndpointLimiter:
         return Refusals(earlier.times + 1, self._clock.now())
 
     async def acquire(self, evaluation: str = "") -> Permit:
-        """Wait for a permit to make one call for an evaluation.
-
-        Raises:
-            ModelError: The endpoint is unavailable for longer than the patience; no request was sent.
-        """
+        """Wait for a permit for one call; ``ModelError`` if the endpoint is away for longer than the patience."""
         now = self._clock.steady()
         if not self._waiters and self._is_free(now):
             return self._begin(evaluation, now)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from judges.agent.texts import TEXTS, TOOL_RESULTS
+from judges.agent.conversation import TEXTS, TOOL_RESULTS
 from judges.agent.transcript import SHORTENING, Transcript, tools_block, transcript, with_calls
 from judges.core.exploration import Exploration, Limits
 from judges.core.judge import MIN_OUTPUT_TOKENS, Answer, AnsweredPrompt, Judge, Metric, Needs, NoSettings, Reading
@@ -175,10 +175,7 @@ def check_evidence(entries: Sequence[Mapping[str, Any]], steps: Transcript) -> N
 def with_evidence(
     entries: Sequence[Mapping[str, Any]], steps: Transcript, needing: str, otherwise: str
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return entries with the evidence that exists, and the number of keys that do not.
-
-    A state that only a step can show is replaced where there is no evidence.
-    """
+    """Return entries with evidence that exists, or the state replaced, and the number of keys that do not exist."""
     checked, unknown_keys = [], 0
     for entry in entries:
         evidence, unknown = known_steps(entry["evidence"], steps)

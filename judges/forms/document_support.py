@@ -138,10 +138,7 @@ def answering(form: str) -> str:
 
 
 def read(text: str, entry_keys: Sequence[str], read_entry: Callable[[Mapping[str, object]], EntryT]) -> Support[EntryT]:
-    """Parse an answer and its entries, without a check whether keys exist; raises ``InvalidAnswerError``.
-
-    ``read_entry`` parses an entry that has ``entry_keys``.
-    """
+    """Parse an answer and its entries with ``entry_keys``, or raise ``InvalidAnswerError``."""
     answer = read_object(text, _KEYS, deciding=_DECIDING, entry_keys=entry_keys)
     relevance_explanation = reasons_field(answer, "relevance_explanation")
     relevant = key_list(answer, _RELEVANT)
@@ -159,10 +156,7 @@ def key_list(answer: Mapping[str, object], key: str) -> tuple[str, ...]:
 
 
 def check_keys(answer: Support[EntryT], documents: Keyed, **entries: Sifted) -> None:
-    """Raise ``InvalidAnswerError`` if a list names keys of which none exists.
-
-    ``entries`` are the keys of all entries together, by the name of their field.
-    """
+    """Raise ``InvalidAnswerError`` if a list, or all entries' lists of one name, have keys of which none exists."""
     lists = {_RELEVANT: documents.sift(answer.relevant), _UTILIZED: documents.sift(answer.utilized), **entries}
     for name, sifted in lists.items():
         if sifted.is_lost:
@@ -172,11 +166,7 @@ def check_keys(answer: Support[EntryT], documents: Keyed, **entries: Sifted) -> 
 def measure(
     answer: Support[EntryT], documents: Keyed, *, lengths: bool, empty_completeness: float | None = None
 ) -> Measured:
-    """Compute the four metrics from the keys of the shown sentences.
-
-    With ``lengths`` shares count words; ``empty_completeness`` is the completeness of an answer that names no
-    relevant sentence, None if it has none.
-    """
+    """Compute the four metrics from keys of shown sentences; ``empty_completeness`` is without relevant ones."""
     relevant, utilized = documents.sift(answer.relevant), documents.sift(answer.utilized)
     ratios = shares(weights(documents.sentences, lengths=lengths), relevant.keys, utilized.keys)
     if ratios.completeness is None:
@@ -198,10 +188,8 @@ class Shares(NamedTuple):
 
 
 def weights(sentences: Mapping[str, str], *, lengths: bool) -> Mapping[str, int]:
-    """Return the weight of each sentence by key: 1, or with ``lengths`` its number of words.
-
-    Blanks delimit words. In scripts without blanks (Han, kana, Thai, Lao, Khmer, Burmese) each character is a word.
-    """
+    """Return the weight of each sentence by key: 1, or with ``lengths`` its number of words."""
+    # Blanks delimit words. In scripts without blanks (Han, kana, Thai, Lao, Khmer, Burmese) each character is a word.
     if not lengths:
         return dict.fromkeys(sentences, 1)
     return {
@@ -254,7 +242,6 @@ def decision_form(
     """Build the form of typed questions: a predicate on the whole answer, then two for each document sentence.
 
     Args:
-        name: Name of the judge.
         definitions: When a sentence is relevant, and when it is used.
         shown: Returns the material, and the document sentences in it by their keys.
         lengths: Whether shares count words.

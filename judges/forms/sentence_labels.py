@@ -14,8 +14,7 @@ from judges.core.decision import Option
 from judges.core.prompt import MATERIAL_RULES, history_rules
 from judges.parsing.answer import answer_of, object_schema
 from judges.parsing.plain import simplify
-from judges.parsing.sentences import split
-from judges.parsing.words import content_words, coverage, numbers
+from judges.parsing.sentences import content_words, coverage, numbers, split
 
 KEYS: Final = ("sentence", "label", "rationale")  # Required keys of a line; a missing excerpt means null.
 LIST_KEY: Final = "sentences"
@@ -101,7 +100,6 @@ takes four weeks, and you can renew it. The room opens at seven. Renewing is fre
 are both given.", "excerpt": "Loans run for four weeks and can be renewed once."}
 {"sentence": "The room opens at seven.", %s}
 {"sentence": "Renewing is free.", "label": "%s", "rationale": "No price is mentioned.", "excerpt": null}"""
-
 
 QUESTION: Final = """\
 What does the context, in the parts `document`, say on sentence {number} of the part `response`? Read the sentence as \
@@ -191,7 +189,6 @@ _MAX_PLACES: Final = 50  # Only the first sentences with a word are compared: a 
 _COURTESY: Final = content_words("hello hi hey dear thanks thank welcome gladly sorry glad happy help hope great sure")
 _MAX_COURTESY_CHARS: Final = 120
 _WORD: Final = re.compile(r"\w+")
-
 
 _OBJECT: Final = re.compile(r"\{(?=\s*\"sentence\")")
 _DECODER: Final = json.JSONDecoder(strict=False)

@@ -67,10 +67,8 @@ def yes_no(
     """Build the form of a judge that asks one question of yes or no: one predicate.
 
     Args:
-        metric: The one metric of the judge.
         statement: What is true if the answer is yes, or one statement for each value that ``kind`` returns.
         blocks: Returns the material.
-        kind: Returns the key of the statement for a trace.
         history: Whether the material may hold earlier messages.
         pair: Returns the texts for a classifier of pairs.
     """
@@ -116,13 +114,8 @@ def graded(
 ) -> DecisionForm:
     """Build the form of a judge that gives one grade: one score.
 
-    Args:
-        metric: The one metric of the judge.
-        question: What is graded, and how it is weighed.
-        grades: The meaning of each grade, a line each.
-        blocks: Returns the material.
-        pass_at: The lowest grade that passes.
-        history: Whether the material may hold earlier messages.
+    The question says how it is weighed; the grades are a line each. ``blocks`` returns the material, with earlier
+    messages if ``history``.
     """
     fixed, asked = fixed_part(history=history), Question("score", question, levels(grades))
 

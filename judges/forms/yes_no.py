@@ -14,7 +14,7 @@ from judges.core.verdict import Score
 from judges.forms import typed_questions
 from judges.parsing.answer import choice, object_schema, reasons_field
 from judges.parsing.objects import read_object
-from judges.parsing.words import content_words, coverage, numbers
+from judges.parsing.sentences import content_words, coverage, numbers
 from tracejudge import Trace
 
 OPENING: Final = "Let's think step by step"  # Requested opening of a rationale; not stored.
@@ -122,10 +122,7 @@ def guess(result: bool, reason: str) -> Mapping[str, object]:  # noqa: FBT001 - 
 
 
 def read(text: str, further: tuple[str, ...] = ()) -> Answer:
-    """Parse a yes/no answer and strip the requested opening from its rationale; raises ``AnswerError``.
-
-    ``further`` are keys that may be missing.
-    """
+    """Parse a yes/no answer, strip the requested opening from its rationale, or raise ``AnswerError``."""
     keys = ("rationale", *further, "result")
     answer = read_object(text, keys, deciding=("result",), optional=further, value=result_of)
     fields = {key: answer.get(key) for key in further}

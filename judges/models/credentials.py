@@ -129,15 +129,9 @@ class ProxyRefusedError(ValueError):
 
 
 async def resolve(host: str, port: int, *, guarded: bool) -> list[str]:
-    """Resolve a name to its addresses, of which the first one comes first; an address is its own.
-
-    The connection uses an address that was checked, so a name that resolves differently the next time gains nothing
-    (DNS rebinding).
-
-    Raises:
-        AddressRefusedError: ``guarded``, and it has a guarded address or is itself guarded.
-        OSError: It cannot be resolved.
-    """
+    """Resolve a name to its addresses, of which the first one comes first; an address is its own."""
+    # The connection uses an address that was checked, so a name that resolves differently the next time gains nothing
+    # (DNS rebinding). ``AddressRefusedError`` if ``guarded`` and one of them is.
     import asyncio  # noqa: PLC0415 - settings import this module
 
     rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -148,15 +142,9 @@ async def resolve(host: str, port: int, *, guarded: bool) -> list[str]:
 
 
 def proxy_for(url: str, setting: str | None) -> str | None:
-    """Find the proxy for an address; None for a direct connection.
+    """Find the proxy for an address; None for a direct connection. ``ProxyRefusedError`` if it is no HTTP proxy.
 
-    Args:
-        url: The address to call.
-        setting: The proxy for all addresses, or `none`. Unless set, HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY
-            decide.
-
-    Raises:
-        ProxyRefusedError: It is no HTTP proxy.
+    The setting names one for all addresses, or `none`; unset, HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY decide.
     """
     proxy = setting
     if proxy is None:

@@ -155,8 +155,6 @@ def _by_option(question: Question, values: Mapping[Any, object], names: Sequence
 
 
 class _Form(NamedTuple):
-    """The requests and replies of a dialect."""
-
     path: str  # Below `base_url`.
     body: Callable[[ChatRequest], dict[str, object]]  # Everything but the model.
     read: Callable[[Sequence[Question], bytes], _Found]  # Raises one of ``UNREADABLE``.

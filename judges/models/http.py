@@ -63,15 +63,8 @@ class Connection(asyncio.Protocol):
     async def ask(self, request: bytes, deadline: float, *, for_tunnel: bool = False) -> Reply:
         """Send a request and read its whole reply. If that fails or is cancelled, the connection is closed.
 
-        Args:
-            request: Its head and body.
-            deadline: By when the reply has to be complete, on the clock of the event loop.
-            for_tunnel: Whether it asks a proxy for a tunnel; a reply that grants it ends with its head.
-
-        Raises:
-            TimeoutError: The reply was not complete in time.
-            ReplyTooLongError: It is too long.
-            OSError: The connection broke, or the reply is not HTTP.
+        The deadline is on the clock of the event loop. ``for_tunnel``: a proxy's reply that grants it ends with its
+        head. ``TimeoutError``, ``ReplyTooLongError``, or ``OSError`` if the connection broke or the reply is not HTTP.
         """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Reply] = loop.create_future()
@@ -158,7 +151,18 @@ class Connection(asyncio.Protocol):
         body = b"".join(self._pieces)
         if (encoding := self._headers.get("content-encoding", "identity").lower()) != "identity":
             try:
-                body = _unpacked(body, encoding)
+                if encoding not in ("gzip", "x-gzip", "deflate"):
+                    raise BrokenReplyError("the reply is compressed by a method that was not offered")
+                packed = zlib.decompressobj(_GZIP_OR_ZLIB)
+                try:
+                    unpacked = packed.decompress(body, _MAX_BYTES + 1)
+                except zlib.error:
+                    raise BrokenReplyError("the reply cannot be unpacked") from None
+                if len(unpacked) > _MAX_BYTES:
+                    raise ReplyTooLongError
+                if not packed.eof:
+                    raise BrokenReplyError("the compressed reply is cut off")
+                body = unpacked
             except OSError as error:
                 self._fail(error)
                 return
@@ -215,12 +219,9 @@ class HttpEndpoint:
         return await self._send(self._get)
 
     async def post(self, body: bytes) -> Reply:
-        """Send one request and read its whole reply within ``timeout_s``.
+        """Send one request and read its whole reply within ``timeout_s``, or raise ``ModelTimeoutError``.
 
-        Raises:
-            ModelTimeoutError: The reply was not complete in time.
-            ModelUnavailableError: There was no connection, or it broke.
-            ModelRejectedError: The endpoint's name leads to an address that is not allowed, or the proxy refuses.
+        ``ModelUnavailableError`` without a connection, ``ModelRejectedError`` if address or proxy refuse.
         """
         reply = await self._send(b"%b%d\r\n\r\n%b" % (self._post, len(body), body))
         # Only the reply itself can have such a key: the quotation marks of a text within an answer are escaped.
@@ -358,7 +359,6 @@ class HttpEndpoint:
 
 
 def _head(line: str, headers: Mapping[str, str]) -> bytes:
-    """Write the lines of a request but for the empty one."""
     lines = [f"{line} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     return "".join(f"{each}\r\n" for each in lines).encode("latin-1")
 
@@ -373,18 +373,3 @@ def _login(name: str, url: httpx.URL) -> dict[str, str]:
 
 def _port(url: httpx.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
-
-
-def _unpacked(body: bytes, encoding: str) -> bytes:
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise BrokenReplyError("the reply is compressed by a method that was not offered")
-    packed = zlib.decompressobj(_GZIP_OR_ZLIB)
-    try:
-        unpacked = packed.decompress(body, _MAX_BYTES + 1)
-    except zlib.error:
-        raise BrokenReplyError("the reply cannot be unpacked") from None
-    if len(unpacked) > _MAX_BYTES:
-        raise ReplyTooLongError
-    if not packed.eof:
-        raise BrokenReplyError("the compressed reply is cut off")
-    return unpacked

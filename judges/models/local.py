@@ -43,11 +43,7 @@ class LocalClassifier:
     """The model of a folder. Calls must not overlap."""
 
     def __init__(self, path: str, description: Description) -> None:
-        """Load and check the folder.
-
-        Raises:
-            ModelSettingsError: A file is missing or cannot be used, or the model does not match `judge.toml`.
-        """
+        """Load and check the folder; ``ModelSettingsError`` if a file cannot be used or does not match `judge.toml`."""
         folder = Path(path)
         for name in (_MODEL, _TOKENIZER):
             if not (folder / name).is_file():
@@ -161,7 +157,6 @@ class LocalClassifier:
             raise ModelUnavailableError(f"the model cannot be run: {type(error).__name__}") from error
 
     def _support(self, encoding: Encoding, logits: Any) -> float:
-        """Return the probability of support that one input has."""
         if self._description.task != "token":
             # A model with results for tokens, such as HHEM, classifies by the first.
             return float(self._probabilities(logits[0] if logits.ndim > 1 else logits))

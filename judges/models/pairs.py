@@ -143,18 +143,11 @@ def lay_out(
     clean: Callable[[str], str] = str,
     spare: int = 8,  # Classification and separator tokens, and tokens that change where a chunk is cut.
 ) -> Layout:
-    """Build the inputs for questions.
+    """Build the inputs for predicates with pairs, cleaned before they are divided.
 
-    Args:
-        description: How the classifier is fed.
-        questions: Predicates with pairs.
-        spans: The tokenizer of the model, or an estimate on the safe side.
-        clean: Applied to evidence and claim before they are divided.
-        spare: Tokens of an input that stay free.
-
-    Raises:
-        BadModelRequestError: A question has no pair.
-        InputTooLongError: A claim leaves no room for evidence, or there are too many inputs.
+    ``spans`` are the tokenizer's, or an estimate on the safe side; ``spare`` tokens of an input stay free.
+    ``BadModelRequestError`` if a question has no pair; ``InputTooLongError`` if a claim leaves no room for evidence, or
+    there are too many inputs.
     """
     inputs: list[Input] = []
     places = []

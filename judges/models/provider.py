@@ -23,8 +23,7 @@ from judges.models.credentials import (
 )
 
 ANTHROPIC_URL: Final = "https://api.anthropic.com"
-BOUNDS: Final = ("max_tokens", "max_completion_tokens")
-"""Fields of a request that bound its answer."""
+BOUNDS: Final = ("max_tokens", "max_completion_tokens")  # Fields of a request that bound its answer.
 
 
 class ModelSettingsError(ValueError):

@@ -62,7 +62,6 @@ PROVIDERS: Final[dict[str, Provider]] = {
     "scripted": Provider("judges.models.scripted", has_check=True),
 }
 
-
 # Fields of a request that TraceJudge sets.
 _OURS: Final = frozenset({
     "model", "messages", "system", "temperature", "response_format", "output_config", "tools", "tool_choice", "stream",
@@ -124,13 +123,8 @@ def is_heuristic(settings: ModelSettings) -> bool:
 def judge_for(judge: Judge, settings: ModelSettings, calibrations: Mapping[str, Calibration] = {}) -> Judge:
     """Return the form of the judge that a model is asked in: itself, or its form with typed questions.
 
-    Args:
-        judge: The judge.
-        settings: The settings of the judge model.
-        calibrations: By metric, as fitted for this model; only of use to models that return probabilities.
-
-    Raises:
-        ValueError: The model answers typed questions only, and the judge has none that it can answer.
+    The calibrations, by metric, were fitted for this model; only models that return probabilities use them.
+    ``ValueError`` if the model answers typed questions only, and the judge has none that it can answer.
     """
     if judge.run is not None or not decides(settings):
         return judge
@@ -144,11 +138,8 @@ def judge_for(judge: Judge, settings: ModelSettings, calibrations: Mapping[str, 
 
 
 def most_tokens(request: ChatRequest, settings: ModelSettings) -> tuple[int, int]:
-    """Estimate the tokens of a request, and the most that its answer may have.
-
-    Without `thinking_tokens` the thinking of a model is not reserved: most models do not think.
-    """
-    from judges.requests.size import size_bytes  # noqa: PLC0415 - it takes asyncio, which `init` need not load
+    """Estimate the tokens of a request and the most of its answer, without thinking unless `thinking_tokens` is set."""
+    from judges.requests.request import size_bytes  # noqa: PLC0415 - it takes asyncio, which `init` need not load
 
     # A classifier is sent the pairs alone. Each question takes as much besides its text as a message.
     pairs = model_kind(settings) == "classifier"

@@ -174,11 +174,8 @@ _REFUSED_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 def read_call(call_id: object, name: object, arguments: object, number: int) -> ToolCall:
     """Read one call of an answer.
 
-    Args:
-        call_id: The endpoint's id; without one, an id is made from the number.
-        name: The tool's name; empty when absent.
-        arguments: The text that the model wrote, or what a server decoded from it.
-        number: How many calls came before it in the same conversation.
+    Without the endpoint's id one is made from the number of calls before it. The name is empty when absent. The
+    arguments are the text that the model wrote, or what a server decoded from it.
     """
     if isinstance(arguments, str):
         text = _unwrapped(arguments) if arguments.strip() else _NO_ARGUMENTS
@@ -231,10 +228,7 @@ class ReplyFields(NamedTuple):
 
 
 def reply_fields(reply_id: object, model: object, usage: object, token_names: Sequence[str]) -> ReplyFields:
-    """Read id, model and token counts of a reply.
-
-    Ids and names are texts of at most 256 characters, counts whole numbers up to 10^9. A bad count is 0.
-    """
+    """Read id and model, texts of at most 256 characters, and token counts up to 10^9; a bad one is 0."""
     known_id, has_id = _identifier(reply_id)
     known_model, has_model = _identifier(model)
     counts = [_count(usage.get(name) or 0) for name in token_names] if isinstance(usage, dict) else []
@@ -255,7 +249,6 @@ def _count(value: object) -> int | None:
 
 
 def _identifier(value: object) -> tuple[str | None, bool]:
-    """Return an id or name as a text, and whether it is valid."""
     if value is None:
         return None, True
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= _MAX_ID_CHARS:

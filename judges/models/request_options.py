@@ -121,7 +121,6 @@ _PLAIN_EFFORT: Final = re.compile(
 )
 _SWITCH: Final = re.compile(r"\b(enable_thinking)\b.{0,40}\b(?:be|to) ['\"`]?(true|false)\b")
 
-
 _MAX_SCHEMAS: Final = 1_000  # A judge has one, or one for each number of sentences.
 
 

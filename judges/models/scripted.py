@@ -102,12 +102,7 @@ class ScriptedModel:
 
 
 def load_script(path: str) -> list[Step]:
-    """Read the steps of a script file, a JSON object a line. Calls without an id are numbered through the file.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: A line is no step, or the script is empty.
-    """
+    """Read the steps of a script, a JSON object a line, or raise ``ValueError``. Calls without an id get numbers."""
     # Not splitlines, which also divides at characters that may be inside a JSON text, such as U+2028.
     lines = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line.strip()]
     if not lines:

@@ -13,9 +13,12 @@ from typing import Final, TypeVar
 import msgspec
 
 from judges.core.prompt import MATERIAL_RULES
-from judges.parsing.braces import single_braces
 from judges.parsing.decoration import loose, number_of, truth_of
 
+_DOUBLED: Final = re.compile(r"\{\{(?=\s*(?:\"|\}\}))")
+_BRACE_OR_TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|\{\{|[{}"]', re.DOTALL)
+_MAX_BROKEN: Final = 3  # Each attempt may read the rest of the text.
+_MAX_DOUBLED_CHARS: Final = 64_000
 EntryT = TypeVar("EntryT")
 MAX_ANSWER_CHARS: Final = 400_000  # No judge's answer is longer; parsing a longer text would only cost time.
 _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
@@ -131,10 +134,7 @@ def with_single_braces(text: str) -> str:
 
 
 def refuse_echo(text: str) -> None:
-    """Raise ``CopiedAnswerError`` for a text with a mark of the material, with any key, or the heading of its rules.
-
-    Verdicts in a text that repeats its request come from the material or from the examples.
-    """
+    """Raise ``CopiedAnswerError`` for a text with marks, keys or rules of its request: its verdict is copied."""
     if ("<<" in text or _RULES_HEADING in text) and _MARK.search(text) is not None:
         raise CopiedAnswerError("the answer repeats the request")
 
@@ -178,10 +178,7 @@ def choice(
 
     Decoration around the label does not count, nor does `_` or `-` for a blank, unless two labels differ by it. If
     yes and no are offered, true and false mean the same. Labels in ``besides`` are accepted and never offered.
-
-    Raises:
-        InvalidAnswerError: The value is no string, empty, or the menu itself.
-        OffMenuError: The label is not on the menu.
+    ``InvalidAnswerError`` if it is no string, empty, or the menu itself; ``OffMenuError`` if it is another label.
     """
     value, labels = answer[key], (*menu, *besides)
     if isinstance(value, str) and value in labels:
@@ -218,12 +215,7 @@ def folded(label: str) -> str:
 
 
 def rating(answer: Mapping[str, object], key: str, lowest: int, highest: int) -> int:
-    """Return a whole number of an answer: 4, 4.0, or a text that ``amount`` reads.
-
-    Raises:
-        InvalidAnswerError: The value is no number.
-        OutOfRangeError: It is a fraction, or off the scale.
-    """
+    """Return a whole number as ``amount`` reads it; ``InvalidAnswerError`` if it is none, else ``OutOfRangeError``."""
     value = amount(answer, key, highest)
     if not lowest <= value <= highest or value != int(value):
         raise OutOfRangeError(f"`{key}` is no whole number from {lowest} to {highest}")
@@ -231,10 +223,7 @@ def rating(answer: Mapping[str, object], key: str, lowest: int, highest: int) ->
 
 
 def amount(answer: Mapping[str, object], key: str, highest: float) -> float:
-    """Return a number of an answer, also from a text such as `4`, `four`, `4 (Good)`, or `4/5` if 5 is the highest.
-
-    Raises ``InvalidAnswerError`` for anything else.
-    """
+    """Return a number, also from `four`, `4 (Good)`, or `4/5` if 5 is the highest, or raise ``InvalidAnswerError``."""
     value = value_field(answer, key)
     if isinstance(value, str):
         value = number_of(value, highest)
@@ -267,10 +256,7 @@ def text_list(answer: Mapping[str, object], key: str) -> tuple[str, ...]:
 def entry_list(
     answer: Mapping[str, object], key: str, keys: Sequence[str], read: Callable[[Mapping[str, object]], EntryT]
 ) -> tuple[EntryT, ...]:
-    """Return the objects in a list of an answer, each with these keys and read by ``read``.
-
-    Raises ``InvalidAnswerError`` for another type, which names the entry.
-    """
+    """Return the objects in a list, each with these keys and read by ``read``, or raise ``InvalidAnswerError``."""
     rows = answer[key]
     if not isinstance(rows, list):
         raise InvalidAnswerError(f"`{key}` is not a list")
@@ -293,13 +279,23 @@ def encodable(text: str) -> str:
 
 
 def answer_of(text: str) -> str | None:
-    """Return the text behind the last closing mark of a thought, or in the final channels.
-
-    A closing mark within an object of the answer is quoted. The opening mark may be missing, since some templates
-    write it into the request. Returns None if the thoughts do not end, so that there is no answer yet.
-    """
+    """Return the text behind the last closing mark of a thought, or in the final channels."""
+    # A closing mark within an object of the answer is quoted. The opening mark may be missing, since some templates
+    # write it into the request. Returns None if the thoughts do not end, so that there is no answer yet.
     if _HARMONY.match(text) is not None and _CHANNEL in text:
-        return _final_messages(text)
+        # Join the messages of the final channel; without one, the calls of functions, which are in the commentary.
+        finals, calls = list[str](), list[str]()
+        for part in text.split(_CHANNEL)[1:]:
+            head = _MESSAGE.match(part)
+            if head is None:
+                continue
+            content = _MESSAGE_END.split(part[head.end() :], maxsplit=1)[0]
+            if head[1] == "final":
+                finals.append(content)
+            elif head[1] == "commentary" and "to=" in head[2]:
+                calls.append(content)
+        # Several of them may disagree, which only the reader of the answer can tell.
+        return "\n".join(finals or calls) if finals or calls else None
     if _STRIPPED.match(text) is not None:
         # Behind a later occurrence, a text that the answer quotes would be taken for the answer.
         _, final, text = text.partition(_STRIPPED_FINAL)
@@ -312,10 +308,7 @@ def answer_of(text: str) -> str | None:
 
 
 def beside_thoughts(text: str) -> str:
-    """Return the answer in a text whose thoughts, or a part of them, the server moved elsewhere.
-
-    A text of thoughts without an end, or of more than 100,000 characters, is returned as it is.
-    """
+    """Return the answer after thoughts that the server moved elsewhere; a text of endless thoughts stays as it is."""
     if len(text) > _MAX_CHARS_BESIDE:
         return text
     left = _LEFT.match(text)
@@ -355,17 +348,36 @@ def _end_of_thoughts(text: str) -> int:
     return end
 
 
-def _final_messages(text: str) -> str | None:
-    """Join the messages of the final channel; without one, the calls of functions, which are in the commentary."""
-    finals, calls = list[str](), list[str]()
-    for part in text.split(_CHANNEL)[1:]:
-        head = _MESSAGE.match(part)
-        if head is None:
-            continue
-        content = _MESSAGE_END.split(part[head.end() :], maxsplit=1)[0]
-        if head[1] == "final":
-            finals.append(content)
-        elif head[1] == "commentary" and "to=" in head[2]:
-            calls.append(content)
-    # Several of them may disagree, which only the reader of the answer can tell.
-    return "\n".join(finals or calls) if finals or calls else None
+def single_braces(text: str) -> str:
+    """Halve the doubled braces of objects that match, at any depth; texts and single braces within stay as they are."""
+    if len(text) > _MAX_DOUBLED_CHARS:
+        return text
+    parts, end, broken = list[str](), 0, 0
+    while broken < _MAX_BROKEN and (opening := _DOUBLED.search(text, end)) is not None:
+        parts.append(text[end : opening.start()])
+        end, halved = _halved(text, opening.start())
+        parts.append(halved)
+        broken += halved.startswith("{{")
+    return "".join((*parts, text[end:])) if parts else text
+
+
+def _halved(text: str, start: int) -> tuple[int, str]:
+    """Return the end of the object that starts at a position and its text; of a broken object, its first two signs."""
+    parts, position, open_braces = list[str](), start, list[str]()
+    while (token := _BRACE_OR_TEXT.search(text, position)) is not None:
+        parts.append(text[position : token.start()])
+        sign, position = token[0], token.end()
+        if sign.startswith("{"):
+            # No JSON has two opening braces in a row, so these are always one that is doubled.
+            open_braces.append(sign)
+        elif sign == "}":
+            doubled = open_braces.pop() == "{{"
+            if doubled and not text.startswith("}", position):
+                break
+            position += doubled
+        elif sign == '"':
+            break
+        parts.append(sign if sign.startswith('"') else sign[0])
+        if not open_braces:
+            return position, "".join(parts)
+    return start + 2, text[start : start + 2]

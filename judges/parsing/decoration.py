@@ -58,10 +58,7 @@ def loose(text: str) -> str:
 
 
 def number_of(text: str, highest: float) -> float | None:
-    """Read a number: its digits or an English word up to ten, also `4 (Good)`, and `4/5` if 5 is the highest.
-
-    Returns None for anything else, such as a share of another number.
-    """
+    """Read a number: digits, a word up to ten, `4 (Good)`, or `4/5` if 5 is the highest; None for anything else."""
     rated = _RATED.fullmatch(bare(text))
     if rated is None:
         return None

@@ -65,11 +65,9 @@ class _Page(Struct):
 
 
 def is_echo(text: str, shown: Iterable[str]) -> bool:
-    """Return whether a text occurs in one shown to the model, whole or in pieces, at any depth of JSON escaping.
-
-    A copy may be in two pieces of any length, or in up to 50 of 30 characters each, of which the last may be shorter.
-    White space and invisible characters do not count; the texts shown have signs such as ``[U+200B]`` for the latter.
-    """
+    """Return whether a text occurs in one shown to the model, whole or in pieces, at any depth of JSON escaping."""
+    # A copy may be in two pieces of any length, or in up to 50 of 30 characters each, of which the last may be shorter.
+    # White space and invisible characters do not count; the texts shown have signs such as ``[U+200B]`` for the latter.
     shown = tuple(shown)
     # Escapes may hide words. The search for one character is faster than for two.
     is_hidden = any(("\\" in each and "\\u" in each) or has_sign(each) for each in shown)
@@ -121,10 +119,8 @@ def _longest(text: str, shown: Sequence[str], *, at_end: bool = False) -> int:
 
 
 def _may_hold(text: str, is_shown: Callable[[str], bool]) -> bool:
-    """Look for the words of the text, which is far faster than the search for pieces.
-
-    The two ends of a piece split one word each at most, so a piece has no two missing words.
-    """
+    """Look for the words of the text, which is far faster than the search for pieces."""
+    # The two ends of a piece split one word each at most, so a piece has no two missing words.
     missed_at = -_PIECE_CHARS
     for word in _WORD.finditer(text):
         if not is_shown(word[0]):
@@ -198,12 +194,11 @@ class _Material:
 
 
 def find_copies(text: str, shown: Sequence[str], is_verdict: Callable[[str], bool]) -> Copies | None:
-    """Cut out what an answer copies from the texts shown to the model, as far as it is a verdict; None without any.
-
-    A copy is a whole object, or lines that ``is_verdict`` can read by themselves, with what is copied around them, such
-    as a mark of a role or of a thought. Only words are compared: a copy may be an object if the material has lines.
-    A quotation within an object is no verdict and stays. An answer of one word is a copy of a line that says the same.
-    """
+    """Cut out what an answer copies from the texts shown to the model, as far as it is a verdict; None without any."""
+    # A copy is a whole object, or lines that ``is_verdict`` can read by themselves, with what is copied around them,
+    # such as a mark of a role or of a thought. Only words are compared: a copy may be an object if the material has
+    # lines. A quotation within an object is no verdict and stays. An answer of one word is a copy of a line that says
+    # the same.
     parts = _parts(text)
     runs = list(_runs(parts, _Material(shown)))
     least_words = _least_words(set(parts).difference(*runs))
@@ -274,7 +269,6 @@ def _parts(text: str) -> list[_Part]:
 
 
 def _objects(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the outermost objects."""
     position = text.find("{")
     while position >= 0:
         try:
@@ -288,10 +282,8 @@ def _objects(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _braces(text: str, position: int) -> list[tuple[int, int]]:
-    """Return start and end of an object that is no JSON, or of the objects within it if it does not end.
-
-    A brace within quotation marks does not count.
-    """
+    """Return start and end of an object that is no JSON, or of the objects within it if it does not end."""
+    # A brace within quotation marks does not count.
     opened, spans = list[int](), list[tuple[int, int]]()
     for match in _BRACE.finditer(text, position):
         if match[0] == "{":

@@ -55,12 +55,10 @@ class Source:
         self._chars_left, self._words_left = _SEARCHED_CHARS, _COMPARED_WORDS
 
     def holds(self, excerpt: str) -> bool:
-        """Return whether an excerpt occurs in one of the texts, or divides completely into pieces that do.
-
-        Each piece has at least four words or is a whole statement: a sentence, row, record, line or item. Between two
-        pieces the excerpt shows a seam, or both come from one text, if the first ends a statement and the second
-        begins one; after a full stop one of these is enough. All cells of an excerpt must come from one row.
-        """
+        """Return whether an excerpt occurs in one of the texts, or divides completely into pieces that do."""
+        # Each piece has at least four words or is a whole statement: a sentence, row, record, line or item. Between two
+        # pieces the excerpt shows a seam, or both come from one text, if the first ends a statement and the second
+        # begins one; after a full stop one of these is enough. All cells of an excerpt must come from one row.
         words = _Words(simplify(excerpt))
         if not any(map(str.isalnum, words.run)):
             return False

@@ -41,14 +41,11 @@ class Repaired(NamedTuple):
 
 
 class UnrepairableError(ValueError):
-    """The object cannot be read without a guess.
-
-    ``position`` is the end of the part with a clear structure; None if the object broke inside a text, so that what
-    follows may belong to that text.
-    """
+    """The object cannot be read without a guess."""
 
     def __init__(self, position: int | None) -> None:
         super().__init__("an object that cannot be read without a guess")
+        # The end of the part with a clear structure; None if a text broke, to which what follows may belong.
         self.position = position
 
 

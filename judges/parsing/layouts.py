@@ -45,12 +45,7 @@ def spelled(keys: Sequence[str]) -> str:
 
 
 class Layout:
-    """Finds the fields with some keys.
-
-    Args:
-        keys: The keys.
-        single: Those whose value is one word or number, which ends with its line.
-    """
+    """Finds the fields with some keys; the value of a ``single`` one is one word or number and ends with its line."""
 
     def __init__(self, keys: Sequence[str], single: Sequence[str]) -> None:
         self._single = frozenset(single)

@@ -46,7 +46,7 @@ _NEXT_LINE: Final = re.compile(r"\n[ \t]*+(?:[\[,]\s*+)?\{")
 def read_objects(
     text: str, keys: Sequence[str], list_key: str, *, last_key: str | None = None, labels: Sequence[str] = ()
 ) -> tuple[Mapping[str, object], ...]:
-    """Return all objects of an answer, in order.
+    """Return all objects of an answer, in order, or raise ``InvalidAnswerError``.
 
     Args:
         text: A model's answer, of any length and content.
@@ -54,9 +54,6 @@ def read_objects(
         list_key: Key of the list of objects, for an answer that is one object.
         labels: Words that tell a line of the answer from prose: a line with one that is no object is an error.
         last_key: An optional key, but required of a repaired object, which may have broken off before it.
-
-    Raises:
-        InvalidAnswerError: There is no object, or one of them cannot be read or lacks a key.
     """
     check_length(text)
     text = with_single_braces(text)
@@ -128,8 +125,6 @@ def _refuse_other_labels(
 
 
 class _Form:
-    """The keys of the objects, and of the list that holds them."""
-
     def __init__(self, keys: tuple[str, ...], list_key: str, last_key: str | None) -> None:
         self.keys = (*keys, list_key, *((last_key,) if last_key else ()))
         self._exact = frozenset(self.keys)

@@ -27,6 +27,8 @@ def read_object(
 ) -> Mapping[str, object]:
     """Return the one answer in a model's text, of any length and content, under the keys as they were asked for.
 
+    ``InvalidAnswerError`` if the text has no answer with the keys, or more than one interpretation.
+
     Args:
         text: A model's answer, without its thoughts.
         keys: Keys of the answer. Case, and snake, camel or spaced form, do not count.
@@ -34,9 +36,6 @@ def read_object(
         optional: Keys that may be missing.
         entry_keys: Keys of the objects in the lists of the answer.
         value: Reads the value under the one deciding key; then the verdict may also be a separate line.
-
-    Raises:
-        InvalidAnswerError: The text has no answer with the keys, or more than one interpretation.
     """
     check_length(text)
     text = with_single_braces(text)

@@ -81,7 +81,6 @@ _APOLOGY: Final = re.compile(
     r"|entschuldig|verzeih|извин|прост|сожал|жаль|抱歉|对不起|不好意思|遗憾|申し訳|すみません|ごめん|क्षमा|माफ|खेद|عذر|سف|معذرة"
 )
 
-
 _ABOUT_MATERIAL: Final = re.compile(
     r"""["\u201c\u201d\u201e\xab\xbb\u300c]|(?<!\w)['\u2018]\w"""
     r"|\b(?:documents?|context|sources?|evidence|claims?|statements?|reference|answer|response|output|assistant|question|as)\b"
@@ -107,10 +106,8 @@ def is_refusal(text: str) -> bool:
 
 
 def is_refusal_as_reason(text: str) -> bool:
-    """Return whether the reasons for a verdict decline to judge, and say nothing of the material.
-
-    Reasons often quote a refusal, and "I cannot answer that from the documents" is a reason.
-    """
+    """Return whether the reasons for a verdict decline to judge, and say nothing of the material."""
+    # Reasons often quote a refusal, and "I cannot answer that from the documents" is a reason.
     return len(text) <= _MAX_CHARS and not _ABOUT_MATERIAL.search(text.casefold()) and is_refusal(text)
 
 

@@ -58,11 +58,9 @@ def of_context(context: Sequence[Document | str] | None) -> tuple[Retrieved, ...
 
 
 def of_spans(spans: Sequence[Span] | None) -> tuple[Retrieval, ...]:
-    """Return the documents of each top-level retrieval span with any text, in the order of the spans.
-
-    A span is top-level when none of its ancestors is a retrieval span: a retriever made of retrievers is one retrieval.
-    Of retrieval spans in a cycle none is top-level.
-    """
+    """Return the documents of each top-level retrieval span with any text, in the order of the spans."""
+    # A span is top-level when none of its ancestors is a retrieval span: a retriever made of retrievers is one
+    # retrieval. Of retrieval spans in a cycle none is top-level.
     retrievals = (
         Retrieval(encodable(span.span_id), encodable(span.name), _documents(span)) for span in _top_level(spans or ())
     )
@@ -77,11 +75,9 @@ def _top_level(spans: Sequence[Span]) -> Iterator[Span]:
 
 
 def with_context(trace: Trace, tools: Collection[str] = ()) -> Trace:
-    """Fill the context of a trace without one from its retrieval spans, or else from results of the named tools.
-
-    The output of a retrieval span that is no list of documents is one document. A document that was retrieved several
-    times is listed once.
-    """
+    """Fill the context of a trace without one from its retrieval spans, or else from results of the named tools."""
+    # The output of a retrieval span that is no list of documents is one document. A document that was retrieved several
+    # times is listed once.
     if has_text(trace.context):
         return trace
     hits = [document for retrieval in of_spans(trace.spans) for document in retrieval.documents]
@@ -181,7 +177,6 @@ def _documents(span: Span) -> tuple[Retrieved, ...]:
 
 
 def _ranked(hits: Sequence[Retrieved | None]) -> tuple[Retrieved, ...]:
-    """Number all results from 1, and return those with text."""
     return tuple(
         document._replace(rank=rank) for rank, document in enumerate(hits, 1) if document and document.text.strip()
     )

@@ -79,10 +79,7 @@ def text_lines(source: BinaryIO, max_chars: int = -1) -> Iterator[str]:
 
 
 def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
-    """Read the rows of a CSV file with a heading; empty cells are absent.
-
-    A heading that cannot be used is the only row, and what is no CSV the last one.
-    """
+    """Read the rows of a CSV file with a heading; empty cells are absent. What is no CSV is an error in its place."""
     csv.field_size_limit(_MAX_CELL_CHARS)
     reader = csv.DictReader(lines)
     try:

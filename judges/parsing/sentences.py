@@ -1,7 +1,9 @@
-"""Divide texts into the units that judges see, the same for prompts, keys and checks; recognise lists and JSON."""
+"""Divide texts into the units that judges see, and into words and numbers, the same for prompts, keys and checks."""
 
 import re
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from itertools import count, product
 from string import ascii_lowercase, digits
 from typing import Final, NamedTuple
@@ -9,6 +11,18 @@ from typing import Final, NamedTuple
 from judges.parsing import prose, structure
 from judges.parsing.answer import decode_json
 
+_WORD: Final = re.compile(r"\w+(?:['\u2019]\w+)?")
+_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
+_SUFFIXES: Final = ("ations", "ation", "ings", "ing", "ies", "ed", "es", "ly", "s")
+_MIN_STEM: Final = 3
+_STOPWORDS_TEXT: Final = """
+a about after all also am an and any are as at be because been before being but by can could did do does doing for from
+get got had has have having he her here him his how i if in into is it its just like made make may me might more most
+must my no nor not now of off on once only or other our out over own please shall she should so some such than that the
+their them then there these they this those through to too under until up use used using very want was we were what
+when where which while who whom why will with would you your yours i'm it's you're don't can't
+"""
+_STOPWORDS: Final = frozenset(_STOPWORDS_TEXT.split())
 # Part of the version of every judge that divides texts: another release may divide them differently.
 SPLITTER: Final = f"units/2, {prose.LIBRARY}"
 _STRING: Final = r'"(?:[^"\\]|\\.){0,200}+"'  # Longer members are no short statements.
@@ -33,10 +47,7 @@ class Unit(NamedTuple):
 
 
 def units(text: str) -> tuple[Unit, ...]:
-    """Divide a text into its units, in order.
-
-    Header and separator rows, fences, underlines of headings, HTML tags and comments are in no unit.
-    """
+    """Divide a text into its units, without separator rows, fences, underlines of headings, tags and comments."""
     parsed: list[Unit] = []
     for part in structure.parts(text):
         line = part.text
@@ -132,3 +143,28 @@ def shape(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     items = sum(structure.MARKER.match(line) is not None for line in lines)
     return LIST if items > len(lines) / 2 else "plain text"
+
+
+def content_words(text: str) -> frozenset[str]:
+    """Extract the words that carry meaning, in lower case and reduced to a crude stem."""
+    words = {word.casefold() for word in _WORD.findall(text)}
+    return frozenset(map(_stem, words - _STOPWORDS))
+
+
+def numbers(text: str) -> frozenset[str]:
+    """Extract the numbers, without separators of thousands."""
+    return frozenset(number.replace(",", "") for number in _NUMBER.findall(text))
+
+
+def coverage(part: AbstractSet[str], whole: AbstractSet[str]) -> float:
+    """Return the share of ``part`` that is in ``whole``, 0..1; an empty part is covered."""
+    return len(part & whole) / len(part) if part else 1.0
+
+
+@lru_cache(maxsize=1 << 16)
+def _stem(word: str) -> str:
+    word = word.removesuffix("'s").removesuffix("\u2019s")
+    for suffix in _SUFFIXES:
+        if word.endswith(suffix) and len(word) - len(suffix) >= _MIN_STEM:
+            return word[: -len(suffix)]
+    return word

@@ -113,7 +113,6 @@ def _code(text: str) -> Iterator[Part]:
 
 
 def _outside(text: str) -> Iterator[Part]:
-    """Yield the parts of a text without fenced code."""
     if not text or text.isspace():
         return
     if "<" in text and _IS_HTML.search(text):
@@ -209,7 +208,6 @@ class _Html:
 
 
 def _lines(text: str) -> Iterator[Part]:
-    """Yield the parts of a text by the form of its lines."""
     if ">" in text:
         text = QUOTED.sub("", text)
     lines = [line.rstrip() for line in text.splitlines()]

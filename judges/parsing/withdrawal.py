@@ -129,13 +129,10 @@ def is_withdrawn(text: str, *, is_reason: bool = False) -> bool:
 def stated(
     text: str, read: Callable[[str], object | None], *, place: Place, keys: Sequence[str] = ()
 ) -> Iterator[object]:
-    """Yield the values that the sentences of a text state as the verdict.
+    """Yield the values that the sentences of a text, of any length, state as the verdict.
 
-    Args:
-        text: The text around an answer, of any length.
-        read: Returns the value that some words are, None if they are none of those offered.
-        place: The place of the text.
-        keys: Keys of the verdict, which are further names for it.
+    ``read`` returns the value that some words are, None if they are none of those offered. Keys of the verdict are
+    further names for it.
     """
     text = text[-_MAX_CHARS:] if place == "before" else text[:_MAX_CHARS]
     about = _about(tuple(keys), place)

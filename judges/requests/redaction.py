@@ -98,10 +98,7 @@ def _replacing(pattern: re.Pattern[str], sign: str) -> Callable[[str], str]:
 
 
 def pattern_fault(pattern: str, clock: Callable[[], float] = time.thread_time) -> str | None:
-    """Describe what is wrong with a pattern and how to fix it, without quoting it; None where nothing is.
-
-    ``clock`` counts seconds of work, not of waiting.
-    """
+    """Describe what is wrong with a pattern, without quoting it; None if nothing. ``clock`` counts seconds of work."""
     if len(pattern) > _MAX_PATTERN_CHARS:
         return f"is longer than {_MAX_PATTERN_CHARS} characters; make several of it"
     try:

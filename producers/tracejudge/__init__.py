@@ -31,8 +31,7 @@ from tracejudge.model import (
     Trace,
     Usage,
 )
-from tracejudge.tracing.block import OpenTrace, current, trace
-from tracejudge.tracing.observe import observe
+from tracejudge.tracing.observe import OpenTrace, current, observe, trace
 
 if typing.TYPE_CHECKING:
     from tracejudge.wrap import wrap_anthropic, wrap_openai

@@ -14,7 +14,7 @@ from tracejudge.content.field_names import field_of
 from tracejudge.delivery.buffer import Item, Kind, Reason, Totals, copy_collections
 from tracejudge.delivery.delivery import Delivery
 from tracejudge.delivery.fork import native_lock, reset_in_children
-from tracejudge.delivery.reports import call_site
+from tracejudge.delivery.sender import call_site
 from tracejudge.dialects.values import MAX_NAMES, bounded_names, copied_collection
 from tracejudge.ids import (
     LANGSMITH,
@@ -149,8 +149,6 @@ def _is_record(record: dict[Any, Any], *, has_output: bool) -> bool:
 
 
 class _Current:
-    """The client of this process."""
-
     client: Client | None = None
     changing: Any = native_lock()
     warned = False  # Whether the warning that `init` is missing was logged, or is not needed.

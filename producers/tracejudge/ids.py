@@ -1,11 +1,14 @@
-"""Ids in W3C form: those of the current OpenTelemetry span if there is one, else random."""
+"""Ids in W3C form, of the current OpenTelemetry span or random; and the partition that an id belongs to."""
 
 import random
 import sys
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from tracejudge.log import report_or_raise
 
+MAX_PARTITIONS = 64
+CLUSTER_PARTITIONS = 8  # How many partitions a cluster has unless the worker's configuration says otherwise.
 # A separate generator, seeded by the system: a host that seeds the global generator must not get the same ids
 # again. Drawing from it costs a tenth of asking the system each time, and is one step in C, so threads need no lock.
 _random = random.Random()  # noqa: S311 - ids must be distinct, not secret
@@ -61,10 +64,7 @@ LANGSMITH = "langsmith.run_helpers"
 
 
 def library_tags(tags: object) -> dict[str, object]:
-    """Return the field `tags` with the ids by which Opik and LangSmith know what is published; empty without any.
-
-    Tags of the caller stay.
-    """
+    """Add the ids by which Opik and LangSmith know what is published to the caller's `tags`."""
     ids: dict[str, object] = {}
     try:
         if (opik := sys.modules.get(OPIK)) is not None and (data := opik.get_current_trace_data()) is not None:
@@ -88,10 +88,8 @@ _W3C_BITS = 64
 
 
 def trace_id_text(value: Any, max_chars: int = MAX_ID_CHARS) -> str | None:
-    """Return a caller's id as text of bounded length; None if it is no text, number or UUID.
-
-    A number above 64 bits is an id of OpenTelemetry and becomes 32 hex digits.
-    """
+    """Return a caller's id as text of bounded length; None if it is no text, number or UUID."""
+    # A number above 64 bits is an id of OpenTelemetry and becomes 32 hex digits.
     kind = type(value)
     try:
         if issubclass(kind, str):
@@ -131,3 +129,13 @@ def bounded(text: str, max_chars: int) -> str:
 
     digest = blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
     return f"{text[: max_chars - _HASH_CHARS]}~{digest}"
+
+
+def partition_prefix(prefix: str, number: int) -> str:
+    """Return the prefix of the keys of a partition on a cluster; the braces are its hash tag."""
+    return f"{{{prefix}.{number}}}"
+
+
+def place_of(trace_id: str, session_id: str | None) -> int:
+    """Return the CRC-32 of a trace's session id, or of its trace id without one; modulo N it is the partition."""
+    return crc32((session_id or trace_id).encode("utf-8", "surrogatepass"))

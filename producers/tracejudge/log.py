@@ -26,11 +26,9 @@ def report_internal_error(error: BaseException) -> None:
 
 
 def report_or_raise(error: BaseException) -> None:
-    """Suppress an exception in a thread of the host, or raise it again if it is meant for the host.
-
-    Objects of the host may raise anything, `SystemExit` included: that is suppressed. Raised again are Ctrl-C, what a
-    signal handler raises (such as `sys.exit` at SIGTERM), and what ends a greenlet from outside.
-    """
+    """Suppress an exception in a thread of the host, or raise it again if it is meant for the host."""
+    # Objects of the host may raise anything, `SystemExit` included: that is suppressed. Raised again are Ctrl-C, what a
+    # signal handler raises (such as `sys.exit` at SIGTERM), and what ends a greenlet from outside.
     if _is_for_host(error):
         raise error
     report_internal_error(error)

@@ -164,10 +164,8 @@ _MAX_NANOSECONDS = 1e19
 
 
 def seconds_of(value: float) -> float | None:
-    """Return a time since the epoch in seconds; None unless it is between the years 2000 and 2100.
-
-    Milliseconds, microseconds and nanoseconds are known by their magnitude: none of them is a plausible other unit.
-    """
+    """Return a time since the epoch in seconds; None unless it is between the years 2000 and 2100."""
+    # Milliseconds, microseconds and nanoseconds are known by their magnitude: none of them is a plausible other unit.
     if _EARLIEST_S <= value < _LATEST_S:
         return value
     # The comparison comes first, as no float holds any integer.

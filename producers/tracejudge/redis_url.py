@@ -105,11 +105,7 @@ def has_misplaced_login(url: str) -> bool:
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Check the form of a URL, and write it as the driver reads it; Redis is not asked.
-
-    Raises:
-        ConfigurationError: The URL is wrong. The message never quotes the URL.
-    """
+    """Check a URL, or raise ``ConfigurationError`` that never quotes it, and write it as the driver reads it."""
     text = text.strip()
     try:
         parts = urlsplit(text)

@@ -25,13 +25,9 @@ BUILT_IN: Final = "builtin"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The settings of one client; `init` documents them.
+    """The settings of one client, documented by `init`; but for the exporter nothing else reads the environment."""
 
-    Nothing else in the SDK reads the environment but the exporter, which reads `TRACEJUDGE_DIALECTS`.
-    """
-
-    service: str
-    """Empty only if the SDK is disabled."""
+    service: str  # Empty only if the SDK is disabled.
     redis_url: RedisUrl
     environment: str | None
     release: str | None
@@ -50,11 +46,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 def load_settings(*, environ: Mapping[str, str], **arguments: Any) -> Settings:
-    """Check the arguments of `init` and fill them up from the environment; None means not given.
-
-    Raises:
-        ConfigurationError: A value is missing or wrong; the message names it and how to fix it.
-    """
+    """Check the arguments of `init`, or raise ``ConfigurationError``; the environment has those that are None."""
     disabled = _switch("disabled", arguments, environ, default=False)
     service = _text("service", arguments, environ)
     if service is None and not disabled:

@@ -215,10 +215,7 @@ class ModelCall:
 
 
 class ResponseBody:
-    """The body of a response on its way to the caller, decoded in pieces of some size to save memory and time.
-
-    Each read of the caller is a `with` block of it.
-    """
+    """The body of a response, decoded in pieces on its way to the caller; each read is a `with` block of it."""
 
     def __init__(self, response: Any, call: ModelCall) -> None:
         kind = response.headers.get("content-type", "")
@@ -316,10 +313,7 @@ def _framed_events(received: bytearray) -> Iterator[bytes]:
 
 
 class _Pieces:
-    """An iterator over the bytes of a response, also of a client of asyncio.
-
-    No generator: the event loop closes all asynchronous generators at its end at once.
-    """
+    """An iterator over the bytes of a response; no generator, all of which asyncio closes at its end at once."""
 
     def __init__(self, inner: Any, body: ResponseBody) -> None:
         self._inner = inner

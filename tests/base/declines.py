@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from worker.base.monitor.decline import LONGEST_DAYS, QUIET_DAYS, Day, Decline, find_decline
+from worker.base.monitor.baseline import LONGEST_DAYS, QUIET_DAYS, Day, Decline, find_decline
 
 HISTORY_DAYS = LONGEST_DAYS
 

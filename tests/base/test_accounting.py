@@ -19,7 +19,7 @@ from worker.core.config.settings import Rule, Where
 from worker.core.queue.batch import Batch, Evaluation, Item, batch_header, fresh_id
 from worker.core.queue.leases import Leases
 from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
-from worker.core.runtime.maintenance import PRODUCER_SILENCE_S, forget_producers
+from worker.core.runtime.partition import PRODUCER_SILENCE_S, forget_producers
 
 RULES = (Rule(name="shops", judges=("safety", "relevance_to_query"), where=Where(service="shop*")),)
 EMPTY = Account(*[0] * 19, reasons={})

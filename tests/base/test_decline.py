@@ -5,7 +5,7 @@ import pytest
 
 from tests.base import declines
 from tests.base.declines import Days
-from worker.base.monitor.decline import Day, find_decline
+from worker.base.monitor.baseline import Day, find_decline
 
 
 def certain(shares: np.ndarray, judged: float = 7200.0) -> list[Day]:

@@ -20,7 +20,7 @@ def test_no_script_unpacks_more_than_lua_can(
     keyspace: Keyspace, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One call of the script fills a batch only if its traces have many judges; here each trace has one.
-    monkeypatch.setattr("worker.core.ingest.plan._MAX_COST", LARGEST * LARGEST)
+    monkeypatch.setattr("worker.core.ingest.consumer._MAX_COST", LARGEST * LARGEST)
     chosen = IngestHarness(keyspace, batch_size=LARGEST)
     keyspace.append("p1", make_traces(range(LARGEST), user_id="somebody"))
     chosen.process()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.rules.table import PATH, load
+from deploy.rules.alert_settings import PATH, load
 from judges.core.faults import first_raised
 from worker.base.monitor.feature import OBJECTIVES
 from worker.base.monitor.objectives import read_objectives

@@ -17,8 +17,8 @@ from worker.base.monitor.baseline import flat
 from worker.base.monitor.detection import Detection, Detector, add_sessions
 from worker.base.monitor.detection import count as count_bucket
 from worker.base.monitor.detector import Moments, Session, limits_of
-from worker.base.monitor.failing import read_examples
 from worker.base.monitor.feature import Monitor, MonitorKeys
+from worker.base.monitor.incidents import read_examples
 from worker.base.monitor.objectives import Objective
 from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Series, place
 

@@ -7,8 +7,8 @@ import pytest
 from support.stage_parts import Keyspace, make_judged, rules_of
 
 from judges.core.verdict import Verdict
-from worker.base.monitor.failing import keep_examples
 from worker.base.monitor.feature import MONITOR, Monitor, MonitorKeys
+from worker.base.monitor.incidents import keep_examples
 from worker.base.monitor.series import read_series
 from worker.base.monitor.sums import QualitySums, SeriesPruning
 from worker.core.config.settings import Settings

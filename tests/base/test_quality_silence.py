@@ -7,7 +7,7 @@ from support.stage_parts import Keyspace
 
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import HOUR_S, Series, place
-from worker.base.monitor.silence import Silence
+from worker.base.monitor.watch import Silence
 
 DAY_S = 24 * HOUR_S
 MONDAY_S = (1_760_000_000 // (7 * DAY_S) * 7 + 4) * DAY_S

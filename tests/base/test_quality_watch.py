@@ -8,14 +8,12 @@ import pytest
 from support.stage_parts import Keyspace, make_judged, rules_of
 
 from judges.agreement.shares import ClassSums, SessionSums, Sums
-from worker.base.monitor.baseline import flat
-from worker.base.monitor.decline import Decline
+from worker.base.monitor.baseline import Decline, flat
 from worker.base.monitor.detection import Detector, Reference
 from worker.base.monitor.detector import Limits, State
-from worker.base.monitor.failing import keep_examples
 from worker.base.monitor.feature import OBJECTIVES, Monitor, MonitorKeys
 from worker.base.monitor.gauges import Watch
-from worker.base.monitor.incidents import Incident
+from worker.base.monitor.incidents import Incident, keep_examples
 from worker.base.monitor.objectives import Objective
 from worker.base.monitor.series import Series
 from worker.base.monitor.sums import QualitySums

@@ -7,7 +7,7 @@ from support.leases_parts import LEASE_S, MODEL, add, due_in
 from support.stage_parts import Keyspace, make_maintenance
 
 from worker.core.queue.leases import Leases
-from worker.core.runtime.maintenance import Maintenance
+from worker.core.runtime.partition import Maintenance
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backpressure
 

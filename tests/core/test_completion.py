@@ -4,8 +4,8 @@ from support.cases import each_case
 from support.stage_parts import HOUR, make_trace, make_verdict
 
 from judges.core.verdict import Assessment, Reason
-from worker.core.judging.completion import parking_s
 from worker.core.judging.evaluator import UnfinishedEvaluation
+from worker.core.judging.fetching import parking_s
 from worker.core.queue.batch import Evaluation, Item
 
 HOUR_S = 3600.0

@@ -32,7 +32,7 @@ from worker.core.config.checks import addresses
 from worker.core.config.loading import load
 from worker.core.config.reading import producer_settings
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.queue.broker import BrokerConfig, broker
+from worker.core.queue.notify import BrokerConfig, broker
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.group_reader import GroupReader
 from worker.core.storage.keys import Keys

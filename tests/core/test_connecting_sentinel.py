@@ -15,7 +15,7 @@ from support.redis_kinds import Watched, watched
 
 from worker.base.embedded import EmbeddedRedis
 from worker.core.config.settings import Settings
-from worker.core.queue.broker import broker
+from worker.core.queue.notify import broker
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import Keys
 

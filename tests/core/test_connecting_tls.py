@@ -14,7 +14,7 @@ from support.redis_kinds import Certificates, TlsRedis, make_certificates
 
 import tracejudge
 from worker.core.config.settings import Settings
-from worker.core.queue.broker import broker
+from worker.core.queue.notify import broker
 from worker.core.storage.client import Store, StoreError, make_stores
 from worker.core.storage.keys import Keys
 

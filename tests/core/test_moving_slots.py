@@ -7,7 +7,7 @@ from redis import Redis
 from redis.crc import key_slot
 from support.cluster import Cluster, Node, running_cluster
 
-from tracejudge.partitions import partition_prefix
+from tracejudge.ids import partition_prefix
 from worker.core.storage import cluster as cluster_module
 from worker.core.storage.client import Store, StoreError, script_sources
 from worker.core.storage.keys import Keys

@@ -14,7 +14,7 @@ from worker.base.monitor.counts import read_horizon
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
 from worker.base.monitor.sums import PartitionSums, QualitySums
 from worker.core.judging.fetching import NoEndpoint, PrefetchWindow, Slots
-from worker.core.runtime.maintenance import BacklogGauges
+from worker.core.runtime.partition import BacklogGauges
 from worker.core.storage.client import LayoutError, Store, StoreError
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys
 from worker.core.telemetry.backlog import Backlog, Memory, Position

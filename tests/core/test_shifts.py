@@ -16,7 +16,7 @@ from worker.core.config.settings import Rule
 from worker.core.judging import consumer as consumer_module
 from worker.core.judging.consumer import Shift
 from worker.core.queue.leases import Leases
-from worker.core.runtime.maintenance import Sweeper
+from worker.core.runtime.partition import Sweeper
 
 OTHER = ModelSettings(provider="scripted", model="other")
 TWO = {"default": MODEL, "other": OTHER}

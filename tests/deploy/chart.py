@@ -14,7 +14,7 @@ import yaml
 from referencing import Registry, Resource
 from support.lazy import Lazy
 
-from deploy.rules.table import FOLDER
+from deploy.rules.alert_settings import FOLDER
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
 

@@ -18,8 +18,8 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, genera
 from support.processes import wait_until
 
 from deploy.generated import write
+from deploy.rules.alert_settings import load
 from deploy.rules.rule_files import generate
-from deploy.rules.table import load
 from judges.core.verdict import Score, Verdict
 from worker.base.delivery.receiver_delivery import DeliveryMetrics
 from worker.core.config.settings import Settings

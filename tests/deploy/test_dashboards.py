@@ -14,12 +14,11 @@ from support.cases import each_case
 from support.lazy import Lazy
 
 from deploy.__main__ import main
-from deploy.dashboards.grafana import FOLDER, generate
-from deploy.dashboards.tables import bound_value
+from deploy.dashboards.grafana import FOLDER, bound_value, generate
 from deploy.generated import differences, write
 from deploy.rules import rule_files
+from deploy.rules.alert_settings import load
 from deploy.rules.rule_files import FOLDER as RULES
-from deploy.rules.table import load
 
 encoder, plugins, models = (
     Lazy(f"grafana_foundation_sdk.{name}") for name in ("cog.encoder", "cog.plugins", "models.dashboard")

@@ -7,8 +7,8 @@ from promtool_run import Scene, run_groups
 from scenes_quality import FAST, Monitored
 
 from deploy.generated import write
+from deploy.rules.alert_settings import Objective, load
 from deploy.rules.rule_files import generate
-from deploy.rules.table import Objective, load
 
 
 def test_factors_of_a_row(promtool: str, tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ from support.lazy import Lazy
 from support.processes import Program, free_port, wait_until
 
 from deploy.dashboards.grafana import FOLDER as DASHBOARDS
+from deploy.rules.alert_settings import FOLDER, load
 from deploy.rules.rule_files import FOLDER as RULES
-from deploy.rules.table import FOLDER, load
 from docs.metrics import worker_metrics
 from judges.models.credentials import is_guarded
 from worker.celery import make_app

@@ -18,10 +18,10 @@ from support.scrape import samples_of
 
 from deploy.__main__ import main
 from deploy.generated import differences, write
-from deploy.rules.promql import RATED
+from deploy.rules.alert_settings import load
 from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.rule_files import generate
-from deploy.rules.table import load
+from deploy.rules.templates import RATED
 from docs.metrics import worker_metrics
 from judges.registry import catalogue
 from worker.core.telemetry.metrics import SERIES

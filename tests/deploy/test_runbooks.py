@@ -19,9 +19,9 @@ from support.cases import each_case
 from support.scrape import samples_of
 
 import tracejudge
-from deploy.rules.promql import RATED
+from deploy.rules.alert_settings import PATH as TABLE
 from deploy.rules.rule_files import FOLDER as RULES
-from deploy.rules.table import PATH as TABLE
+from deploy.rules.templates import RATED
 from docs.metrics import worker_metrics
 from worker.base.accounting import Account
 from worker.cli import cli

@@ -6,7 +6,7 @@ import pytest
 from support.cases import each_case
 
 from deploy.__main__ import main
-from deploy.rules.table import PATH, TableError, load, seconds
+from deploy.rules.alert_settings import PATH, TableError, load, seconds
 
 TEXT = PATH.read_text(encoding="utf-8")
 

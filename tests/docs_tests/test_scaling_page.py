@@ -12,7 +12,7 @@ from support.key_names import built_names, spaces_of_keys
 
 import tracejudge
 from benchmarks.capacity import SIZING, with_rows
-from tracejudge.partitions import partition_prefix, place_of
+from tracejudge.ids import partition_prefix, place_of
 from worker.core.storage.client import find_wrong_keys, make_stores
 
 DOCS = Path(__file__).parents[2] / "docs"

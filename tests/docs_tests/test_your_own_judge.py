@@ -19,7 +19,7 @@ from judges.core.prompt import Prompt
 from judges.core.verdict import REASONS
 from judges.custom import define
 from judges.custom.definition import _MAX_TEXT_CHARS, MAX_BYTES
-from judges.custom.label_scale import _MAX_LABEL_CHARS, _MAX_LABELS
+from judges.custom.scales import _MAX_LABEL_CHARS, _MAX_LABELS
 from judges.custom.template import _MAX_DOCUMENTS
 from judges.custom.variables import _VARIABLES
 from judges.features.python.api import judge as mark

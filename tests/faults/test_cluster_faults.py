@@ -26,7 +26,7 @@ from support.processes import Program, wait_until
 
 import tracejudge
 from tracejudge import Trace
-from tracejudge.partitions import partition_prefix, place_of
+from tracejudge.ids import partition_prefix, place_of
 from worker.base.accounting import Account, read_account, sum_accounts
 from worker.base.embedded import EmbeddedRedis
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry

@@ -27,7 +27,7 @@ from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import TraceHookContext, build_hooks, installed
-from worker.core.ingest.plan import Planner
+from worker.core.ingest.consumer import Planner
 from worker.core.queue import batch as batches
 from worker.core.queue.leases import LeasedPayload, Leases
 from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger

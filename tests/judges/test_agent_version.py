@@ -7,7 +7,7 @@ from explorations import TRACE, exploring
 from msgspec import structs
 from support.cases import each_case
 
-from judges.agent import texts
+from judges.agent import conversation
 from judges.core.exploration import Exploration
 from judges.core.judge import Judge
 from judges.core.model import Tool
@@ -33,14 +33,16 @@ def test_changes_with_a_tool(changes: dict[str, object]) -> None:
 
 def test_changes_with_what_the_loop_says(monkeypatch: pytest.MonkeyPatch) -> None:
     before, other = define("mine", TABLE).version, replace(catalogue()["safety"]).version
-    monkeypatch.setattr("judges.custom.instructions.TEXTS", (*texts.TEXTS, "More."))
+    monkeypatch.setattr("judges.custom.instructions.TEXTS", (*conversation.TEXTS, "More."))
     assert define("mine", TABLE).version != before
     assert replace(catalogue()["safety"]).version == other
 
 
 def test_the_loop_says_nothing_else() -> None:
-    text = {value for name, value in vars(texts).items() if name.isupper() and name not in {"TEXTS", "TOOL_RESULTS"}}
-    assert set(texts.TEXTS) == text
+    public = {name: value for name, value in vars(conversation).items() if name.isupper() and name[0] != "_"}
+    assert {*conversation.TEXTS, conversation.TOOL_RESULTS} == {
+        text for text in public.values() if isinstance(text, str)
+    }
 
 
 def test_the_tools_are_those_of_the_toolbox() -> None:

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from judges.parsing.answer import InvalidAnswerError
-from judges.parsing.braces import single_braces
+from judges.parsing.answer import InvalidAnswerError, single_braces
 from judges.parsing.object_lists import read_objects
 from judges.parsing.objects import read_object
 

@@ -13,7 +13,7 @@ from judges.core.judge import Judge
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Assessment
 from judges.models.lexical import LexicalModel
-from judges.parsing.words import content_words, coverage, numbers
+from judges.parsing.sentences import content_words, coverage, numbers
 from judges.registry import catalogue
 from tracejudge import Trace
 

@@ -6,7 +6,7 @@ from collections import Counter
 from support.cases import each_case
 
 from judges.agreement.intervals import wilson
-from judges.agreement.preference import Preference
+from judges.agreement.paired import Preference
 
 
 def preference(wins: int, ties: int, losses: int) -> Preference:

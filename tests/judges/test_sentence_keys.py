@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges.catalog.ragbench import SPECIAL_WORDS
-from judges.forms.sentence_keys import SpelledKeys
+from judges.forms.keyed_sentences import SpelledKeys
 
 DOCUMENTS = SpelledKeys(
     {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trace_spans import step, trace
 
 from judges.agent import spans as content
-from judges.agent.search import _ESCAPE, _meant, views
+from judges.agent.patterns import _ESCAPE, _meant, views
 from judges.agent.spans import as_json
 from judges.agent.toolbox import TraceToolbox
 from judges.core.prompt import neutralise

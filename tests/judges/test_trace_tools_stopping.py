@@ -11,10 +11,9 @@ import pytest
 from support.cases import each_case
 from trace_spans import step, trace
 
-from judges.agent import search as pieces
+from judges.agent import patterns
 from judges.agent import spans as content
-from judges.agent.patterns import Clocks, SearchBudget
-from judges.agent.search import Pieces
+from judges.agent.patterns import Clocks, Pieces, SearchBudget
 from judges.agent.spans import Contents, Steps
 from judges.agent.toolbox import TraceToolbox
 from tracejudge import Trace
@@ -159,7 +158,7 @@ class TestKept:
             assert first is again
 
     def test_no_more_than_a_bound_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pieces, "_MAX_KEPT_BYTES", 70_000)
+        monkeypatch.setattr(patterns, "_MAX_KEPT_BYTES", 70_000)
         sample, kept = trace(step("a", outputs=self.OUTPUTS)), Pieces(Contents())
         first, again = self.texts(kept, sample), self.texts(kept, sample)
         assert first == again

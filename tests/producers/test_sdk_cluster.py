@@ -23,8 +23,8 @@ import tracejudge
 from tracejudge import api
 from tracejudge.delivery import transport
 from tracejudge.delivery.buffer import Batch, Entry, Kind
+from tracejudge.ids import place_of
 from tracejudge.log import DeliveryError
-from tracejudge.partitions import place_of
 from worker.base.accounting import Account, read_account, sum_accounts
 
 COUNT = 8

@@ -8,8 +8,8 @@ from support.cases import each_case
 from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.encoding import MAX_ENTRY_BYTES, ItemEncoder
 from tracejudge.delivery.sender import encode_report
+from tracejudge.ids import place_of
 from tracejudge.model import Document, ProducerReport, Span, ToolCall
-from tracejudge.partitions import place_of
 
 encode = ItemEncoder(SETTINGS).encode
 

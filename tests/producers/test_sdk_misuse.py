@@ -13,7 +13,7 @@ import tracejudge
 from tracejudge.content.convert import Note, Notes, convert_trace
 from tracejudge.content.field_names import MAX_TAGS, closest_field
 from tracejudge.delivery.buffer import Kind, Totals
-from tracejudge.delivery.reports import MAX_WARNINGS, Reports
+from tracejudge.delivery.sender import MAX_WARNINGS, Reports
 
 _MISSING = "Field output is missing: pass the answer as output, or the failure of the call as error"
 _NO_TIME = (

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tracejudge.delivery.buffer import Entry, Flush, Flushes, Kind, Totals
 from tracejudge.delivery.fork import Wakeup
 from tracejudge.delivery.sender import Backoff, Reporter
+from tracejudge.ids import place_of
 from tracejudge.log import ThrottledLog
 from tracejudge.model import ProducerReport
-from tracejudge.partitions import place_of
 
 
 def test_a_latch_opened_before_the_wait_ends_it_once() -> None:

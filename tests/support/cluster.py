@@ -13,7 +13,7 @@ from redis.crc import key_slot
 
 from support.processes import wait_until
 from support.redis_kinds import TunedRedis
-from tracejudge.partitions import partition_prefix
+from tracejudge.ids import partition_prefix
 from worker.base.embedded import find_servers
 
 NODE_TIMEOUT_MS = 2_000

@@ -25,7 +25,7 @@ from worker.core.judging.consumer import JudgingConsumer
 from worker.core.judging.evaluator import BatchEvaluator
 from worker.core.queue.batch import Batch, fresh_id, hash_in_id, judge_model_hash, made_at_ms
 from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
-from worker.core.runtime.maintenance import Sweeper
+from worker.core.runtime.partition import Sweeper
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import StoreError
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from support.stage_parts import Keyspace
-from tracejudge.partitions import partition_prefix, place_of
+from tracejudge.ids import partition_prefix, place_of
 
 PARTITIONS = 3
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from judges.agent import tool_use
+from judges.agent import loop
 from support.judging_parts import Workers
 from support.leases_parts import BEGIN_S, TTL_S, add
 from support.partition_parts import three_partitions
@@ -67,7 +67,7 @@ def batch_ids(keyspace: Keyspace) -> list[str]:
 @pytest.fixture
 def _patience_with_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lengthen the time limit of tools: a machine may pause for seconds."""
-    monkeypatch.setattr(tool_use, "_MAX_TOOL_S", PATIENCE_S)
+    monkeypatch.setattr(loop, "_MAX_TOOL_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -22,11 +22,10 @@ from worker.base.accounting import Account, read_account
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import IngestHook, TraceHookContext, build_hooks, installed
-from worker.core.ingest.consumer import IngestConsumer
-from worker.core.ingest.plan import Planner
+from worker.core.ingest.consumer import IngestConsumer, Planner
 from worker.core.queue.batch import Batch, decode_batch
 from worker.core.queue.ledger import Ledger, field_of
-from worker.core.runtime.maintenance import Maintenance
+from worker.core.runtime.partition import Maintenance
 from worker.core.selection.sampling import Rules, Sampler
 from worker.core.storage import client as store_module
 from worker.core.storage.client import Entry, Store, connect

@@ -125,11 +125,9 @@ class _ProducerTotals(NamedTuple):
 
 
 def read_account(store: Store) -> Account:
-    """Read the accounting.
-
-    While work goes on, its parts cannot be read in one instant, so of several readings the one with the least
-    unexplained is returned. What is really lost is unexplained in all of them.
-    """
+    """Read the accounting."""
+    # While work goes on, its parts cannot be read in one instant, so of several readings the one with the least
+    # unexplained is returned. What is really lost is unexplained in all of them.
     best = _read_once(store)
     for _ in range(_ATTEMPTS - 1):
         if best.lost == 0:

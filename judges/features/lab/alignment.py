@@ -118,15 +118,7 @@ class Alignment:
         ask: Callable[[Judge, Trace], Awaitable[Assessment]],
         kept: Rules = (),
     ) -> None:
-        """Prepare a search.
-
-        Args:
-            make: Makes the judge with guidance.
-            metric: The metric that is compared with the labels; None for the first with a pass rule.
-            train: The traces to learn from.
-            ask: Judges a trace.
-            kept: Guidance that the judge has already.
-        """
+        """Prepare a search for guidance, with which ``make`` makes the judge, besides ``kept``, which it has."""
         self._make = make
         self._metric = metric
         self._train = train
@@ -152,10 +144,7 @@ class Alignment:
         return Trial(rules, [self._results[rules, place] for place in requested])
 
     async def derive(self, trial: Trial, attempt: int = 0) -> Rules | None:
-        """Ask the judge model for better guidance; None if nothing can be learnt from a trial.
-
-        A further ``attempt`` with the same guidance is shown other cases, if there are more than one request holds.
-        """
+        """Ask the judge model for better guidance, each ``attempt`` by other cases; None if nothing can be learnt."""
         wrong = [case for case in trial.judged if not is_right(case) and not case.assessment.reason]
         # By turns, so that both kinds are among the first cases, and remain when the last ones are cut.
         kinds = [[case for case in wrong if says_yes(case.label) is kind] for kind in (False, True)]

@@ -30,7 +30,7 @@ from judges.core.model import CallTotals
 from judges.core.verdict import NoTruth, Outcome, Reason, Score, seconds_of, with_message
 from judges.custom import DefinitionError, define
 from judges.custom.definition import Temperature, check_name, convert, nearest
-from judges.custom.label_scale import passing_of
+from judges.custom.scales import passing_of
 from judges.endpoints.client import LimitedModel
 from judges.features.lab.background import Model, background, join, log, wait
 from judges.parsing.rows import as_trace, decode_cells, encoded

@@ -31,7 +31,7 @@ from judges.forms.yes_no import claim
 from judges.parsing.answer import choice, object_schema, reasons_field
 from judges.parsing.objects import read_object
 from judges.parsing.retrievals import with_context
-from judges.parsing.words import content_words, coverage
+from judges.parsing.sentences import content_words, coverage
 from tracejudge import Trace
 
 NAME: Final = "pairwise"
@@ -106,10 +106,7 @@ class Shown(NamedTuple):
 
 
 def joined(first: Trace, second: Trace, context_tools: Sequence[str] = ()) -> Trace:
-    """Join two traces of one request, A and B: the trace of B, with the answer of A in a tag.
-
-    Documents that differ are left out: the documents of one answer would be an unfair measure for the other.
-    """
+    """Join two traces of one request: B with the answer of A in a tag, without documents that only one of them had."""
     a, b = (with_context(trace, context_tools) for trace in (first, second))
     filled = {
         name: getattr(a, name) for name in _FILLED if has_text(getattr(a, name)) and not has_text(getattr(b, name))
@@ -267,13 +264,11 @@ def _material(trace: Trace) -> tuple[Block, ...]:
 
 
 def _share_of_material(trace: Trace) -> float:
-    """Rate an answer by the share of the material's words in it."""
     *material, answer = _material(trace)
     return coverage(content_words(" ".join(block.value for block in material)), content_words(answer.value))
 
 
 def _rated(judge: Judge, trace: Trace) -> float:
-    """Rate an answer by the heuristic of a judge of single answers."""
     answered = []
     for prompt in judge.prompts(trace):
         guess = judge.heuristic(trace, prompt)

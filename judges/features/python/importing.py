@@ -29,15 +29,11 @@ class Loaded(NamedTuple):
 
 
 def load(target: str, text: bytes | None = None) -> Loaded:
-    """Import a judge.
+    """Import a judge, or raise ``CodeError``.
 
-    Args:
-        target: An importable module, or a file relative to the working directory, and the name of the judge in it. A
-            file may import modules beside it as a script may, but those that are installed come first.
-        text: The text of the file when the worker started; read from the file by default.
-
-    Raises:
-        CodeError: There is no such judge, or it cannot be imported.
+    The target is an importable module, or a file relative to the working directory, and the name of the judge in it. A
+    file may import modules beside it as a script may, but those that are installed come first. ``text`` is the file's
+    when the worker started.
     """
     parts = _parts(target)
     if parts is None:

@@ -57,14 +57,7 @@ GROUP: Final = "tracejudge.judges"
 
 @cache
 def installed(taken: frozenset[str] = frozenset()) -> Mapping[str, Judge]:
-    """Load the judges of all installed distributions, by name.
-
-    Args:
-        taken: The names of built-in judges, which none of them may have.
-
-    Raises:
-        DefinitionError: One is no judge, or its name is taken; the key names the distribution and the entry point.
-    """
+    """Load the judges of installed distributions by name, or raise ``DefinitionError``, also for a ``taken`` name."""
     judges: dict[str, Judge] = {}
     for entry in _entries():
         here = f"{_distribution(entry)}: {GROUP}.{short(entry.name)}"

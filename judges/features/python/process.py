@@ -27,10 +27,7 @@ _OVERHEAD_BYTES: Final = 64 * 1024  # A message may be longer than the answer in
 
 
 class NoAnswerError(Exception):
-    """The process did not answer, and is to be killed with what it started.
-
-    It ended, overran its time, or wrote something else where only answers may be written.
-    """
+    """The process ended, overran its time or wrote no answer; it is to be killed with what it started."""
 
     def __init__(self, reason: Literal["ended", "overran", "garbled"]) -> None:
         super().__init__(reason)
@@ -227,12 +224,7 @@ class Pool:
         return [slot.process.pid for slot in self._slots if slot.process is not None]
 
     async def ask(self, trace: Trace) -> Reading:
-        """Send a trace to a free process, and wait for its answer.
-
-        Raises:
-            JudgeFailedError: The judge has no verdict.
-            PassingError: The judge did not run; nothing is wrong with the trace.
-        """
+        """Send a trace to a free process; ``JudgeFailedError`` without verdict, ``PassingError`` if it did not run."""
         slot = await self._free.get()
         began, status = time.perf_counter(), "internal_error"
         if self._observer is not None:
@@ -265,8 +257,6 @@ class Pool:
 
 
 class _Slot:
-    """One process of a pool, or none yet."""
-
     def __init__(self, program: Program, sleep: Sleep) -> None:
         self.process: Process | None = None
         self._program = program
@@ -288,10 +278,7 @@ class _Slot:
             self.process.kill()
 
     async def _begin(self) -> Process:
-        """Start a process and have it import the judge.
-
-        The worker itself could import the judge, so a failure here is no fault of a trace.
-        """
+        """Start a process that imports the judge, as the worker itself could: a failure is no fault of a trace."""
         self._drop()
         if self._starts >= _WITHOUT_PAUSE:
             # A judge that cannot even be imported must not use up the machine.

@@ -109,16 +109,10 @@ def withhold(*names: str) -> None:
 
 
 def passed_on(environment: Mapping[str, str], names: Collection[str] = ()) -> dict[str, str]:
-    """Select the variables that a judge in Python gets.
-
-    Left out are variables whose names begin with `TRACEJUDGE_` or contain a word for keys, tokens, passwords,
-    credentials, cookies or headers (`OTEL_EXPORTER_OTLP_HEADERS` may contain the key of a collector), whose values are
-    addresses with a login, or which the configuration names as secrets.
-
-    Args:
-        environment: All variables.
-        names: Names of variables that it gets all the same.
-    """
+    """Select the variables that a judge in Python gets: the ``names``, and all but secrets."""
+    # Secrets are variables whose names begin with `TRACEJUDGE_` or contain a word for keys, tokens, passwords,
+    # credentials, cookies or headers (`OTEL_EXPORTER_OTLP_HEADERS` may contain the key of a collector), whose values
+    # are addresses with a login, or which the configuration names as secrets.
     return {
         name: value
         for name, value in environment.items()

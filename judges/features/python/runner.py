@@ -98,12 +98,7 @@ class _Runner:
         return _BoundedSettings(*declared, limits.memory_mib, limits.environment)
 
     async def __call__(self, trace: Trace) -> Reading:
-        """Judge one trace.
-
-        Raises:
-            JudgeFailedError: There is no verdict.
-            PassingError: The judge did not run; nothing is wrong with the trace.
-        """
+        """Judge one trace; the errors are those of ``Pool.ask``."""
         loop = asyncio.get_running_loop()
         if loop not in self._pools:
             for closed in [pool for pool in list(self._pools) if pool.is_closed()]:

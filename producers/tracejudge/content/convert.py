@@ -13,7 +13,15 @@ from datetime import date, datetime, time, timezone
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from tracejudge.content.dialogue import add_chats, answer_in, before_query, chats_in, is_wire_message, read_chats
+from tracejudge.content.dialogue import (
+    add_chats,
+    answer_in,
+    before_query,
+    chats_in,
+    is_wire_message,
+    read_chats,
+    unwrapped,
+)
 from tracejudge.content.encode import TypeMark, copied, error_text, is_a, is_lazy, key_text, record_of, text_form
 from tracejudge.content.field_names import (
     INPUT_TOKENS,
@@ -25,13 +33,11 @@ from tracejudge.content.field_names import (
     rank,
     snake_case,
 )
-from tracejudge.content.nested import unwrapped
 from tracejudge.content.truncate import TRACE_CHARACTERS
 from tracejudge.dialects.documents import DocumentReader, listed
 from tracejudge.dialects.messages import Chat
 from tracejudge.dialects.provider_calls import CACHED_TOKENS
-from tracejudge.dialects.tools import tool_definitions
-from tracejudge.dialects.values import CutMark, number_of, structure_of
+from tracejudge.dialects.values import CutMark, number_of, structure_of, tool_definitions
 from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded, fresh_id, plain_text, trace_id_text
 from tracejudge.log import class_name, report_or_raise
 from tracejudge.model import (
@@ -295,7 +301,6 @@ _ISO: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?\s?([Zz]|[+-]\d\d(?::?\d\d)?)?)?"
 )
 
-
 _TIME_WITHOUT_ZONE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d[^Zz+-]*")
 
 
@@ -421,7 +426,6 @@ def _list_reader(field: str) -> Callable[[Any, Notes], list[str] | None]:
 
 
 def _items(value: Any) -> Iterable[Any] | None:
-    """Return the items of any list; None for anything else."""
     if callable(getattr(type(value), "tolist", None)):
         value = value.tolist()
     return listed(value)

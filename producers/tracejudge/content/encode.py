@@ -143,10 +143,8 @@ def text_of(value: object) -> str:
 
 
 def text_form(value: object) -> str | None:
-    """Return any value as text, by running its code; None if it has none, as an object without any content.
-
-    Streams and coroutines have no text yet: reading them would take from the host.
-    """
+    """Return any value as text, by running its code; None if it has none, as an object without any content."""
+    # Streams and coroutines have no text yet: reading them would take from the host.
     if is_lazy(type(value)):
         return None
     written = copied(value)
@@ -361,9 +359,7 @@ class ContentPolicy:
     def prepare(self, record: Trace | LateFeedback) -> Raw:
         """Return what may be sent of a record, as JSON.
 
-        Raises:
-            RedactionError: The host's redaction failed; the record must not be sent.
-            Exception: JSON cannot hold a value of the record.
+        ``RedactionError``: The record must not be sent. Any other error: JSON cannot hold a value of it.
         """
         payload = _encode(record)
         if may_hold_media(payload):

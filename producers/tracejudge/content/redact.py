@@ -283,9 +283,7 @@ def redact_record(record: dict[str, Any], functions: Sequence[Callable[[str], st
     """Pass every text of a record that may be content through functions, in order and in place.
 
     With the built-in set among them, a text under a key that names a secret is replaced too: `{"password": ...}`.
-
-    Raises:
-        RedactionError: A function raised or returned no string. It names the type of the error only.
+    ``RedactionError`` if a function raised or returned no string; it names the type of the error only.
     """
 
     def change(text: str) -> str:

@@ -49,8 +49,7 @@ class Item(Struct, gc=False):
 
     kind: Kind
     fields: dict[str, Any]  # As given, with lists and dicts copied; owned by the sender.
-    size_bytes: int = 0
-    """As `weigh` estimates it; 0 until then."""
+    size_bytes: int = 0  # As `weigh` estimates it; 0 until then.
     published_at_s: float = 0.0  # Seconds since the epoch; with 0 a trace without a time gets none.
     trace_id: str = ""  # The id that `publish` returned.
     span_id: str | None = None  # Id of the current OpenTelemetry span, if it belongs to this trace.
@@ -308,10 +307,7 @@ class Buffer:
                 self._abandoned += 1
 
     def abandon_all(self) -> int:
-        """Drop everything not confirmed and freeze the counts; a later confirmation changes nothing.
-
-        Return the number of entries abandoned since the start.
-        """
+        """Drop everything not confirmed, freeze the counts, and return how many were abandoned since the start."""
         with self._lock:
             self._admit()
             self._final = True
@@ -442,10 +438,8 @@ class Flushes:
 
 
 def copy_collections(fields: dict[str, Any]) -> None:
-    """Copy the lists, dicts and other collections among the values in place, one level deep.
-
-    Runs no code of a value. Of a long collection only the part that is read is copied.
-    """
+    """Copy the lists, dicts and other collections among the values in place, one level deep."""
+    # Runs no code of a value. Of a long collection only the part that is read is copied.
     # Written for speed: every publication passes here.
     for name, value in fields.items():
         kind = type(value)

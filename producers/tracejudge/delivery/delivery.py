@@ -29,10 +29,7 @@ _DELIVERY_SHARE = 0.8  # of the time of `shutdown`; the rest is for the last rep
 
 
 class Delivery:
-    """One producer: its id, buffer and thread, which starts with the first entry.
-
-    A forked child gets a delivery of its own. Entries held at the fork belong to the parent, which sends them.
-    """
+    """One producer: its id, buffer and thread, which starts with the first entry; a forked child gets another one."""
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
         # redis needs this module, and it cannot be loaded once the interpreter has begun to end, which is when the

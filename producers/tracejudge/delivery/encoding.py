@@ -16,10 +16,9 @@ from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.fork import NativeThread, Wakeup
 from tracejudge.dialects.documents import documents_of
 from tracejudge.dialects.values import SCALARS
-from tracejudge.ids import MAX_ID_CHARS, fresh_id, trace_id_text
+from tracejudge.ids import MAX_ID_CHARS, fresh_id, place_of, trace_id_text
 from tracejudge.log import RedactionError, class_name, report_internal_error
 from tracejudge.model import Document, Feedback, LateFeedback, Message, Span, ToolCall, Trace, Usage
-from tracejudge.partitions import place_of
 from tracejudge.settings import Settings
 
 MAX_ENTRY_BYTES = 4 * 1024 * 1024  # The contract's `max_trace_bytes`: the worker accepts nothing larger.

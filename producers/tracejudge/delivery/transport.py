@@ -35,8 +35,8 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.fork import block_forks_during_connect
+from tracejudge.ids import MAX_PARTITIONS, partition_prefix
 from tracejudge.log import DeliveryError, RedisFullError
-from tracejudge.partitions import MAX_PARTITIONS, partition_prefix
 from tracejudge.redis_url import cluster_url, parse_redis_url, sentinel_url
 from tracejudge.settings import Settings
 
@@ -78,11 +78,7 @@ class ClusterNodes:
         self._options = options
 
     def discover_master(self, key: str) -> tuple[str, int]:
-        """Ask one node after the other for the master of a key's slot.
-
-        Raises:
-            redis.exceptions.ConnectionError: No node knows one.
-        """
+        """Ask one node after the other for the master of a key's slot; ``ConnectionError`` if none knows it."""
         slot, failure = key_slot(key.encode()), "no node serves its slot"
         for host, port in dict.fromkeys((*self._known, *self._configured)):
             try:
@@ -281,11 +277,7 @@ class RedisStream:
         self._is_counted = not is_cluster
 
     def partitions(self) -> int:
-        """Return how many partitions there are, which on a cluster the first worker has written.
-
-        Raises:
-            DeliveryError: Redis did not answer, or no worker has written it yet.
-        """
+        """Return how many partitions there are; on a cluster ``DeliveryError`` until the first worker wrote it."""
         if not self._is_counted:
             with self._translated_errors():
                 stored = self._lanes[0].ask("GET", f"{partition_prefix(self._prefix, 0)}:partitions")
@@ -300,9 +292,8 @@ class RedisStream:
     def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
         """Append a batch unless it is in the stream already, and run `meanwhile` while Redis works.
 
-        Raises:
-            DeliveryError: Redis gave no confirmation. The batch may be in the stream or not, or a part of it; only the
-                same batch under the same number may follow.
+        ``DeliveryError`` without a confirmation: the batch may be in the stream or not, or a part of it; only the same
+        batch under the same number may follow.
         """
         count = self.partitions()
         parts: Mapping[int, Sequence[Entry]] = {0: batch.entries}

@@ -4,7 +4,7 @@ Nothing here imports OpenTelemetry, and nothing raises because of the contents o
 """
 
 from tracejudge.dialects.engine import Dialects, builtin
-from tracejudge.dialects.reading import RawEvent, RawSpan, Reading, Role
+from tracejudge.dialects.names import RawEvent, RawSpan, Reading, Role
 
 __all__ = ["Dialects", "RawEvent", "RawSpan", "Reading", "Role", "builtin", "read"]
 

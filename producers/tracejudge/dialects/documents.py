@@ -241,7 +241,6 @@ def _is_pair(value: Any, *, strict: bool = False) -> bool:
 
 
 def _results_in(value: Any) -> Any:
-    """Return the list in the result of a search; None if there is none."""
     value = _named(value)
     for key in LISTS:
         inner = _without_array(_get(value, key))

@@ -22,9 +22,8 @@ from tracejudge.dialects.messages import (
     output_from_messages,
     tool_result,
 )
-from tracejudge.dialects.reading import Call, RawSpan, Reading, Role, SpanInput, SpanOutput, error_of
+from tracejudge.dialects.names import Call, RawSpan, Reading, Role, SpanInput, SpanOutput, error_of
 from tracejudge.dialects.table import Path, Table
-from tracejudge.dialects.tools import tool_definitions
 from tracejudge.dialects.values import (
     clean,
     count_of,
@@ -36,6 +35,7 @@ from tracejudge.dialects.values import (
     plain,
     structure_of,
     text_of,
+    tool_definitions,
     unflattened,
 )
 from tracejudge.model import Document, JSONValue, Usage
@@ -190,7 +190,6 @@ def _flattened(value: object, role: str) -> list[Chat]:
 
 
 def _read_input(path: Path, way: str, values: _Values, instructions: object) -> SpanInput | None:
-    """Read an input; None if there is none."""
     value = values.get(path)
     if value is None:
         return None
@@ -206,7 +205,6 @@ def _read_input(path: Path, way: str, values: _Values, instructions: object) -> 
 
 
 def _read_output(path: Path, way: str, values: _Values) -> SpanOutput | None:
-    """Read an output; None if there is none."""
     value = values.get(path)
     if value is None:
         return None

@@ -10,7 +10,7 @@ from tracejudge.dialects.messages import (
     output_from_last_message,
     output_from_messages,
 )
-from tracejudge.dialects.reading import SpanInput, SpanOutput, by_name
+from tracejudge.dialects.names import SpanInput, SpanOutput, by_name
 from tracejudge.dialects.values import first_text, is_list, mapping_of, plain, structure_of, text_of
 from tracejudge.model import JSONValue
 
@@ -210,7 +210,6 @@ def _common_query(values: Iterable[object]) -> str | None:
 
 
 def _find_answer(value: object, depth: int = 0) -> str | None:
-    """Find the one text among returned values."""
     mapping = mapping_of(value)
     if depth == _MAX_DEPTH:
         return None

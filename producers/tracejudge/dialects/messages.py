@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
+from tracejudge.dialects.names import Call, SpanInput, SpanOutput, ToolResult
 from tracejudge.dialects.values import (
     ADDRESS,
     clean,
@@ -46,10 +46,7 @@ _WRITTEN_TYPES: Final = PART_TYPES | _RESULTS
 
 
 class Parts:
-    """The texts, tool calls and tool results of a message.
-
-    An image, a sound or a file leaves a mark in the text, such as `[image]`; thoughts are left out.
-    """
+    """The texts, tool calls and tool results of a message, without thoughts; a file leaves a mark such as `[image]`."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -278,7 +275,6 @@ def _chat(item: object) -> Chat | None:
 
 
 def _parts_of(content: object) -> object:
-    """Return the parts that some write as JSON; other content as it is."""
     parts = structure_of(content) if isinstance(content, str) and content[:1] == "[" else None
     kinds = [(mapping_of(part) or {}).get("type") for part in parts] if is_list(parts) else []
     is_known = kinds and all(isinstance(kind, str) and kind.replace("-", "_") in _WRITTEN_TYPES for kind in kinds)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tracejudge.dialects.engine import Dialects, builtin
-from tracejudge.dialects.reading import Role
+from tracejudge.dialects.names import Role
 from tracejudge.dialects.table import EVENT_WAYS, INPUT_WAYS, OUTPUT_WAYS, Path, Table
 
 VARIABLE: Final = "TRACEJUDGE_DIALECTS"
@@ -24,11 +24,7 @@ class TableError(ValueError):
 
 
 def dialects_with(sources: Iterable[Source]) -> Dialects:
-    """Return the dialects of this package and, before them, those of further tables.
-
-    Raises:
-        TableError: A table cannot be used, or two have one name.
-    """
+    """Return the dialects of further tables before this package's, or raise ``TableError``, also for equal names."""
     return with_tables([table for source in sources for table in read_source(source)])
 
 
@@ -41,11 +37,7 @@ def with_tables(tables: Sequence[Table]) -> Dialects:
 
 
 def read_source(source: Source) -> list[Table]:
-    """Read the tables of a mapping, or of a JSON file with one table or a list of them.
-
-    Raises:
-        TableError: They cannot be used.
-    """
+    """Read the tables of a mapping, or of a JSON file with one table or a list of them, or raise ``TableError``."""
     if isinstance(source, Mapping):
         return [table_of(source)]
     path = FilePath(source)
@@ -64,11 +56,7 @@ def read_source(source: Source) -> list[Table]:
 
 
 def table_of(fields: object) -> Table:
-    """Check the fields of a table.
-
-    Raises:
-        TableError: They are none.
-    """
+    """Check the fields of a table, or raise ``TableError``."""
     if not isinstance(fields, Mapping):
         raise TableError('a table is an object, as {"name": "acme", "prefixes": ["acme."], …}')
     try:

@@ -9,9 +9,17 @@ from io import StringIO
 from typing import Any, Final
 
 from tracejudge.dialects.messages import conversation, input_from_messages
-from tracejudge.dialects.reading import SpanInput
-from tracejudge.dialects.tools import tool_definitions
-from tracejudge.dialects.values import SCALARS, copied_collection, first_count, first_text, is_list, mapping_of, text_of
+from tracejudge.dialects.names import SpanInput
+from tracejudge.dialects.values import (
+    SCALARS,
+    copied_collection,
+    first_count,
+    first_text,
+    is_list,
+    mapping_of,
+    text_of,
+    tool_definitions,
+)
 from tracejudge.log import attributes_of, member_of
 from tracejudge.model import ToolCall, Usage
 
@@ -221,7 +229,16 @@ class StreamedAnswer:
         elif isinstance(kind, str) and kind.startswith("response."):
             self._add_response_event(kind, event)
         else:
-            self._add_message_event(event)
+            place = event.get("index")
+            message, block = mapping_of(event.get("message")), mapping_of(event.get("content_block"))
+            delta = mapping_of(event.get("delta")) or {}
+            if event.get("type") in {"message_start", "message_delta"}:
+                self._begin(message or event)
+                self._is_complete |= event.get("type") == "message_delta"
+            elif block is not None:
+                self._write(place, block.get("text"), block)
+            elif delta.get("type") in {"text_delta", "input_json_delta"}:
+                self._write(place, delta.get("text") or delta.get("partial_json"))
 
     def response(self) -> dict[str, Any]:
         """Return the response so far; empty if nothing of the answer arrived."""
@@ -279,15 +296,3 @@ class StreamedAnswer:
             self._write((place, None), event.get("delta"))
         elif kind in {"response.output_text.delta", "response.refusal.delta"}:
             self._write((place, event.get("content_index")), event.get("delta"))
-
-    def _add_message_event(self, event: Mapping[str, Any]) -> None:
-        place = event.get("index")
-        message, block = mapping_of(event.get("message")), mapping_of(event.get("content_block"))
-        delta = mapping_of(event.get("delta")) or {}
-        if event.get("type") in {"message_start", "message_delta"}:
-            self._begin(message or event)
-            self._is_complete |= event.get("type") == "message_delta"
-        elif block is not None:
-            self._write(place, block.get("text"), block)
-        elif delta.get("type") in {"text_delta", "input_json_delta"}:
-            self._write(place, delta.get("text") or delta.get("partial_json"))

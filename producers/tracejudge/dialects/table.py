@@ -20,7 +20,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from tracejudge.dialects.reading import Role
+from tracejudge.dialects.names import Role
 
 INPUT_WAYS: Final = frozenset({"text", "messages", "value"})
 """Ways in which an input is written: a text, messages, or arguments among which the question is looked for."""

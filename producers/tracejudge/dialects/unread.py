@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from tracejudge.dialects.engine import Dialects
-from tracejudge.dialects.reading import RawSpan, Role
+from tracejudge.dialects.names import RawSpan, Role
 
 ADVICE: Final = "add a table, see `A dialect of your own` in docs/opentelemetry.md"
 _MAX_NAMES: Final = 20
@@ -27,17 +27,11 @@ _SHOWN: Final = re.compile(r"[A-Za-z_][\w.-]{0,79}", re.ASCII)
 
 
 class Unread(Struct, frozen=True):
-    """Spans of one instrumentation in a trace without a call of a model.
+    """Spans of one instrumentation in a trace without a call of a model."""
 
-    Attributes:
-        scope: Name of the instrumentation.
-        names: Attributes that no table reads and no general convention has.
-        count: Spans.
-    """
-
-    scope: str
-    names: tuple[str, ...]
-    count: int
+    scope: str  # Name of the instrumentation.
+    names: tuple[str, ...]  # Attributes that no table reads and no general convention has.
+    count: int  # Spans.
 
     @property
     def is_like_call(self) -> bool:

@@ -1,4 +1,4 @@
-"""Attribute values of any origin: decoded if they are JSON, and copied into plain JSON values."""
+"""Attribute values of any origin: decoded if they are JSON, copied into plain values; and definitions of tools."""
 
 import ast
 import json
@@ -14,8 +14,20 @@ import msgspec
 
 from tracejudge.dialects import names
 from tracejudge.log import class_name
-from tracejudge.model import JSONValue, Trace
+from tracejudge.model import JSONValue, Tool, Trace
 
+_MAX_TOOLS: Final = 1_000
+_MAX_TOOL_DEPTH: Final = 4
+_SCHEMAS: Final = (
+    "parameters",
+    "input_schema",
+    "inputSchema",
+    "parameters_json_schema",
+    "parametersJsonSchema",
+    "args",
+)
+# Keys under which a definition, or a list of them, stands within another object.
+_WRAPPERS: Final = ("function", "toolSpec", "tool", "json_schema", "function_declarations", "functionDeclarations")
 _MAX_DEPTH: Final = 20
 _MAX_INTEGER: Final = 2**63
 _MAX_LITERAL: Final = 10_000
@@ -161,11 +173,9 @@ class _Tree(dict[str, object]):
 
 
 def unflattened(attributes: Mapping[str, object], prefix: str) -> list[object] | None:
-    """Build the list that is flattened under a prefix; None if there is nothing under it.
-
-    Items are in the order of their numbers, without gaps. Keys that do not begin with a number are ignored, such as
-    `gen_ai.prompt.name` beside `gen_ai.prompt.0.role`.
-    """
+    """Build the list that is flattened under a prefix; None if there is nothing under it."""
+    # Items are in the order of their numbers, without gaps. Keys that do not begin with a number are ignored, such as
+    # `gen_ai.prompt.name` beside `gen_ai.prompt.0.role`.
     tree = _Tree()
     start = f"{prefix}."
     for key, value in attributes.items():
@@ -270,3 +280,33 @@ def media_mark(kind: str, size_bytes: int = 0, address: str = "") -> str:
 def truncation_mark(count: int, what: str) -> str:
     """Return the mark that says how much was truncated."""
     return f"[... {count:,} {what} cut]"
+
+
+def tool_definitions(value: object) -> list[Tool] | None:
+    """Return the tools in a list of definitions, each name once; None if there is none."""
+    tools: dict[str, Tool] = {}
+    for tool in islice(_definitions(value, 0), _MAX_TOOLS):
+        tools.setdefault(tool.name, tool)
+    return [*tools.values()] or None
+
+
+def _definitions(value: object, depth: int) -> Iterator[Tool]:
+    value = structure_of(value)
+    if depth > _MAX_TOOL_DEPTH:
+        return
+    if is_list(value):
+        for item in islice(value, _MAX_TOOLS):
+            yield from _definitions(item, depth + 1)
+    elif (record := mapping_of(value)) is not None:
+        nested = (structure_of(record.get(key)) for key in _WRAPPERS)
+        wrapped = next((inner for inner in nested if isinstance(inner, dict | list)), None)
+        name = text_of(record.get("name"))
+        if wrapped is not None and name is None:
+            yield from _definitions(wrapped, depth + 1)
+        elif name is not None:
+            schema = structure_of(next((record[key] for key in _SCHEMAS if record.get(key)), None))
+            # Amazon Bedrock wraps a schema once more.
+            inner = schema["json"] if isinstance(schema, dict) and schema.keys() == {"json"} else schema
+            yield Tool(name, text_of(record.get("description")), plain(inner))
+    elif depth and (name := text_of(value)) is not None:
+        yield Tool(name)

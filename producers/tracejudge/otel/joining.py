@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from tracejudge.dialects import Dialects, RawSpan, Reading, builtin, names
-from tracejudge.dialects.reading import Call, Role, ToolResult
+from tracejudge.dialects.names import Call, Role, ToolResult
 from tracejudge.dialects.values import clean, plain, structure_of
 from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
 
@@ -75,10 +75,8 @@ class TraceSteps:
         return any(parent.span.span_id in ids for parent in self.above(step))
 
     def model_calls(self) -> list[Step]:
-        """Return the call of a model that answers and the calls within which it is, the innermost first.
-
-        A library that calls a model through another one has a span of both.
-        """
+        """Return the call of a model that answers and the calls within which it is, the innermost first."""
+        # A library that calls a model through another one has a span of both.
         calls = self.of_role(Role.LLM)
         if not calls:
             return []
@@ -89,11 +87,9 @@ class TraceSteps:
         return chain
 
     def _answering(self, calls: list[Step]) -> Step:
-        """Return the call that answers: the last one, unless it is about an answer that was given before.
-
-        A title, a summary or a check of the answer quotes the question of an earlier operation together with its
-        answer. An operation is the topmost agent or chain around a call that has an output of its own, else the call.
-        """
+        """Return the call that answers: the last one, unless it is about an answer that was given before."""
+        # A title, a summary or a check of the answer quotes the question of an earlier operation together with its
+        # answer. An operation is the topmost agent or chain around a call that has an output of its own, else the call.
         operations: dict[str, tuple[Step, Step]] = {}
         for call in calls[-_MAX_OPERATIONS:]:
             request = self.request(call)
@@ -121,10 +117,8 @@ class TraceSteps:
         return False
 
     def request(self, call: Step | None) -> Step | None:
-        """Return the topmost agent or chain around the last call that has an input or output of its own.
-
-        Without a call of a model it is the topmost agent or chain with an output, or one that failed.
-        """
+        """Return the topmost agent or chain around the last call that has an input or output of its own."""
+        # Without a call of a model it is the topmost agent or chain with an output, or one that failed.
         if call is not None:
             around = [step for step in self.above(call) if step.is_composed]
             return next((step for step in reversed(around) if step.reading.input or step.reading.output), None)
@@ -142,10 +136,8 @@ class TraceSteps:
 
 
 def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
-    """Return the documents retrieved before the judged step ended, anywhere in the trace, each once.
-
-    Its id, score and source may be those of another retrieval: an outer one may keep the text alone.
-    """
+    """Return the documents retrieved before the judged step ended, anywhere in the trace, each once."""
+    # Its id, score and source may be those of another retrieval: an outer one may keep the text alone.
     ended_at = judged.span.ended_at or float("inf")
     began = [
         step
@@ -174,10 +166,8 @@ def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
 
 
 def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[ToolCall]:
-    """List the tool calls in order; a call requested by a model and executed by a span is one.
-
-    A call whose arguments are the output is a typed result, unless a tool returned something else.
-    """
+    """List the tool calls in order; a call requested by a model and executed by a span is one."""
+    # A call whose arguments are the output is a typed result, unless a tool returned something else.
     calls, results = _requested_calls(steps)
     open_calls = dict.fromkeys(calls)
     executed = [
@@ -298,12 +288,10 @@ def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def join(group: SpanGroup, dialects: Dialects | None = None) -> dict[str, Any] | None:
-    """Return the fields of a trace; None if no model was called and nothing has an output.
-
-    The last call of a model is judged; of nested ones the innermost answers and the outermost asks. The input and
-    output of an agent or chain around it replace the call's, because they are what the user saw. `span_id` is the span
-    of the judged output.
-    """
+    """Return the fields of a trace; None if no model was called and nothing has an output."""
+    # The last call of a model is judged; of nested ones the innermost answers and the outermost asks. The input and
+    # output of an agent or chain around it replace the call's, because they are what the user saw. `span_id` is the
+    # span of the judged output.
     dialects = dialects or builtin()
     steps = TraceSteps(group, dialects)
     calls = steps.model_calls()
@@ -368,11 +356,9 @@ def _history(nearest_first: list[Step], query: str | None) -> list[Message]:
 
 
 def _output(sources: list[Step]) -> tuple[str | None, Step]:
-    """Return the first text, else the first structure, and its step; the call if there is neither.
-
-    A structure with a text that may be the answer is returned as a whole, unless the text is a model's answer. A model
-    that calls the tool `final_result` of Pydantic AI gives its typed answer.
-    """
+    """Return the first text, else the first structure, and its step; the call if there is neither."""
+    # A structure with a text that may be the answer is returned as a whole, unless the text is a model's answer. A
+    # model that calls the tool `final_result` of Pydantic AI gives its typed answer.
     texts = {step.reading.output.text for step in sources}
     errors = [step.reading.error for step in sources if step.reading.error is not None]
     sources = [step for step in sources if not _returns_error(step, errors)] or sources[-1:]
@@ -393,7 +379,6 @@ def _output(sources: list[Step]) -> tuple[str | None, Step]:
 
 
 def _returns_error(step: Step, errors: list[str]) -> bool:
-    """Return whether a step that failed returns the error of a call within it."""
     text = step.reading.output.text or step.reading.output.field
     return step.reading.error is not None and text is not None and any(text in error for error in errors)
 
@@ -406,10 +391,8 @@ def _first_question(steps: TraceSteps, request: Step | None) -> str | None:
 
 
 def _query(sources: list[Step], asked: str | None) -> str | None:
-    """Return the first query, else the first input as it is.
-
-    Where an input is the record of a call that contains the question of the first call of a model, that is the query.
-    """
+    """Return the first query, else the first input as it is."""
+    # Where an input is the record of a call that contains the question of the first call of a model, that is the query.
     for step in sources:
         query, raw = step.reading.input.query, step.reading.input.raw
         record = _json(raw) if query is None and raw is not None else query or ""

@@ -88,8 +88,6 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class _Open:
-    """The spans held of one OpenTelemetry trace."""
-
     __slots__ = ("first_s", "links", "spans")
 
     def __init__(self, now_s: float) -> None:

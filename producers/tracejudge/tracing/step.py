@@ -29,10 +29,7 @@ _ASKED_FIELDS = frozenset({"input", "messages", "session_id", "user_id"})
 
 
 class ModelCalls:
-    """The calls of wrapped clients within a trace: the first one asks, the last one answers.
-
-    Threads may add calls at the same time, so each change is one step.
-    """
+    """The calls of wrapped clients within a trace, from any threads: the first one asks, the last one answers."""
 
     __slots__ = ("_asked", "_last", "_tools", "_usages")
 

@@ -59,11 +59,7 @@ def _encodable(text: str) -> str:
 
 
 class Stream:
-    """The step of one generator.
-
-    It is current while the generator's own code runs, and not for the consumer between two pieces: a generator has no
-    context of its own.
-    """
+    """The step of one generator, current only while the generator's own code runs."""
 
     def __init__(self, step: Step, answer: Callable[[object], object]) -> None:
         self.resume = step.resume

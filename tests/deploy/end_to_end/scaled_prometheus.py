@@ -14,9 +14,9 @@ from support.pipeline import Worker
 from support.processes import wait_until
 
 from deploy.generated import write
-from deploy.rules.promql import TimeScale
+from deploy.rules.alert_settings import load
 from deploy.rules.rule_files import generate
-from deploy.rules.table import load
+from deploy.rules.templates import TimeScale
 
 __all__ = ["MISSED", "PACE", "SCALE", "SCRAPE_S", "ScaledPrometheus", "running_prometheus"]
 

@@ -16,7 +16,7 @@ from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, Worker
 from support.processes import wait_until
 
-from deploy.rules.table import PATH as OBJECTIVES
+from deploy.rules.alert_settings import PATH as OBJECTIVES
 from worker.core.config.settings import Settings
 
 __all__ = ["JUDGE_MODEL", "Heard", "Picture", "assembled"]

@@ -23,8 +23,7 @@ from support.scrape import scrape
 from tracejudge import Trace
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup.label_store import keep_trace, read_labelled_trace, read_labels
-from worker.base.monitor.baseline import flat
-from worker.base.monitor.decline import Decline
+from worker.base.monitor.baseline import Decline, flat
 from worker.base.monitor.detection import Detector
 from worker.base.monitor.feature import MonitorKeys
 from worker.core.config.loading import load

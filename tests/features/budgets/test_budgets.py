@@ -18,7 +18,6 @@ from worker.base.monitor.gauges import MonitorParts
 from worker.core.config.loading import load
 from worker.core.config.settings import NANO, Rule, Settings, SettingsError
 from worker.core.telemetry.metrics import Metrics
-from worker.features.budgets.checks import check_spending
 from worker.features.budgets.control import (
     MIN_FACTOR,
     NOT_REDUCED,
@@ -30,6 +29,7 @@ from worker.features.budgets.control import (
 from worker.features.budgets.feature import Budget, BudgetKeys
 from worker.features.budgets.rates import RateAdjuster, Rates, read_segments
 from worker.features.budgets.reservations import Budgets
+from worker.features.budgets.spending import check_spending
 
 HOUR_MS = 3_600_000
 # Two texts of the script's answers; a request and its answer cost the same number of tokens.

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from worker.features.canary.drift import CLOSES_AT, OPENS_AT, RECENT, Verdicts, shift
+from worker.features.canary.canary import CLOSES_AT, OPENS_AT, RECENT, Verdicts, shift
 
 HISTORY_DAYS = 9
 # Rates of disagreement of single traces: a judge that always says the same, one with traces on the border of its

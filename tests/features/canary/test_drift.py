@@ -5,7 +5,7 @@ import pytest
 from support.lazy import Lazy
 
 from tests.features.canary import canary_runs
-from worker.features.canary.drift import LEAST_BEFORE, OPENS_AT, Verdicts, agreement, shift
+from worker.features.canary.canary import LEAST_BEFORE, OPENS_AT, Verdicts, agreement, shift
 
 scipy = Lazy("scipy.stats")
 

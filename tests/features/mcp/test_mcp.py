@@ -19,9 +19,8 @@ from support.stage_parts import Keyspace, make_verdict
 
 from judges.core.verdict import Score
 from worker.base.monitor.detection import Detector
-from worker.base.monitor.failing import keep_examples
 from worker.base.monitor.feature import MonitorKeys
-from worker.base.monitor.incidents import Incident
+from worker.base.monitor.incidents import Incident, keep_examples
 from worker.base.monitor.series import read_series, write_states
 
 TOKEN = "a-token-of-the-board"  # noqa: S105 - of this test alone

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.cases import each_case
 
-from deploy.rules.promql import PANELS
+from deploy.rules.templates import PANELS
 from judges.core.model import ModelSettings
 from judges.registry import catalogue
 from worker.core.config.graders import Graders, find_providers, is_panel

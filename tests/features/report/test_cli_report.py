@@ -14,8 +14,7 @@ from support.report_parts import NOW, publish, three_weeks, verdict, write_archi
 from support.stage_parts import Keyspace
 
 from judges.core.faults import install_command
-from worker.base.monitor.baseline import flat
-from worker.base.monitor.decline import Decline
+from worker.base.monitor.baseline import Decline, flat
 from worker.base.monitor.detection import Detector
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import read_series

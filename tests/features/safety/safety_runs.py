@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.base.fleets import BUCKETS_PER_HOUR, optimal_delay
-from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, rates_of, step
-from worker.features.safety.watch import Watched
+from worker.features.safety.watch import Rates, State, Watched, confirmed_error, rates_of, step
 
 ERRORS = (0.001, 0.003, 0.01)
 CORRELATIONS = (0.0, 0.5, 1.0)

@@ -21,9 +21,9 @@ from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import load_judges
 from worker.base.monitor.counts import read_counts, read_horizon
-from worker.base.monitor.failing import read_examples
 from worker.base.monitor.feature import Monitor
 from worker.base.monitor.gauges import MonitorParts
+from worker.base.monitor.incidents import read_examples
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.graders import Graders
 from worker.core.config.loading import judge_names, rule_faults

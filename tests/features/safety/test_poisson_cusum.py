@@ -8,7 +8,7 @@ from support.lazy import Lazy
 
 from tests.features.safety import safety_runs
 from tests.features.safety.safety_runs import Judge
-from worker.features.safety.poisson_cusum import State, confirmed_error, rates_of, step, upper_rate
+from worker.features.safety.watch import State, confirmed_error, rates_of, step, upper_rate
 
 scipy = Lazy("scipy.stats")
 

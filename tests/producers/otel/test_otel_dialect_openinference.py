@@ -10,7 +10,7 @@ from support.cases import each_case
 from tracejudge import Document, Message, Usage
 from tracejudge.dialects import RawSpan, Reading, Role, read
 from tracejudge.dialects.documents import DocumentReader
-from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
+from tracejudge.dialects.names import Call, SpanInput, SpanOutput, ToolResult
 
 Make = Callable[..., RawSpan]
 

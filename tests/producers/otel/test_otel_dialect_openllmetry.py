@@ -9,7 +9,7 @@ from support.cases import each_case
 
 from tracejudge import Document, Message, Usage
 from tracejudge.dialects import RawEvent, RawSpan, Reading, Role, read
-from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult, by_name
+from tracejudge.dialects.names import Call, SpanInput, SpanOutput, ToolResult, by_name
 
 Make = Callable[..., RawSpan]
 

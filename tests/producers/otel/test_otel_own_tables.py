@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import asdict as as_fields
 
 from tracejudge.dialects import RawEvent, RawSpan, builtin, own_tables
+from tracejudge.dialects.names import Call
 from tracejudge.dialects.own_tables import TableError, dialects_with, table_of
-from tracejudge.dialects.reading import Call
 from tracejudge.otel import TraceJudgeExporter
 from tracejudge.otel.joining import join
 from tracejudge.otel.span_buffer import SpanGroup

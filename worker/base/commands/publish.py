@@ -8,9 +8,8 @@ import click
 
 from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.transport import RedisStream
-from tracejudge.ids import fresh_id
+from tracejudge.ids import fresh_id, place_of
 from tracejudge.log import DeliveryError
-from tracejudge.partitions import place_of
 from worker.base.commands.options import INPUT, JSON, NOTES, REDIS, amount, connect, note, print_json, with_retries
 from worker.base.commands.progress import Meter, file_size
 from worker.base.commands.trace_files import note_unknown_fields, open_source, split_lines, trace_of

@@ -99,10 +99,7 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 def read_traces(
     file: TextIO, max_bytes: int = 4 * MIB, unknown: Counter[str | LeftOut] | None = None
 ) -> Iterator[tuple[int, Trace | str]]:
-    """Yield the number of each line of a file of traces or rows that is not empty, with its trace or the error in it.
-
-    ``unknown`` counts names that mean no field, and fields that cannot be read.
-    """
+    """Yield the number of each line that is not empty, with its trace or error; ``unknown`` counts unread names."""
     source = getattr(file, "buffer", None) or io.BytesIO(file.read().encode("utf-8", "surrogateescape"))
     for line in csv_lines(source) if is_csv(file) else split_lines(source, max_bytes):
         entry = trace_of_row(line, max_bytes)
@@ -123,10 +120,7 @@ def _error_of(payload: bytes) -> str:
 
 
 def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
-    """Read a trace as the worker does, or return the error in the line.
-
-    Texts in another encoding are refused: the worker would judge them with marks in place of letters.
-    """
+    """Read a trace as the worker does, or return the error, also of an encoding that the worker would distort."""
     if len(line.payload) > max_bytes:
         return f"is longer than max_trace_bytes: {max_bytes:,} bytes"
     text = line.payload.decode("utf-8", "surrogateescape")
@@ -141,10 +135,7 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
 
 
 def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:
-    """Read a trace as `trace_of`, or a row of labelled data, or return the error in the line.
-
-    Unknown names are labels: they become tags, as in `publish`.
-    """
+    """Read a trace as `trace_of`, or a row of labelled data, whose unknown names become tags, or return the error."""
     entry = line.error or trace_of(line, max_bytes)
     if line.error or len(line.payload) > max_bytes or (isinstance(entry, TraceEntry) and not entry.unknown):
         return entry
@@ -204,7 +195,6 @@ def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
 
 
 def _array_items(data: bytes) -> Iterator[Line]:
-    """Yield the items of a JSON array, each with the number of the line where it begins."""
     number, end = 1, 0
     try:
         items = decode_repaired(data, _ITEMS.decode)
@@ -237,11 +227,7 @@ class Output:
         self._written = 0
 
     def open(self) -> None:
-        """Create the file unless it is open already.
-
-        Raises:
-            UsageError: The file cannot be created.
-        """
+        """Create the file unless it is open already, or raise ``UsageError``."""
         if self._create is not None:
             try:
                 self._file, self._create = self._create(), None
@@ -277,11 +263,7 @@ class Output:
 
 
 def open_output(path: str | None, *sources: BinaryIO, force: bool, resume: bool = False) -> Output:
-    """Return the file for verdicts, to be opened; `-` is standard output.
-
-    Raises:
-        click.UsageError: It would overwrite a file.
-    """
+    """Return the file for verdicts, to be opened; `-` is standard output. ``UsageError`` if it would be overwritten."""
     if path is None or path == "-":
         return Output(None if path is None else sys.stdout.buffer, "standard output")
     try:
@@ -297,10 +279,7 @@ def open_output(path: str | None, *sources: BinaryIO, force: bool, resume: bool 
 
 
 class Conversation(NamedTuple):
-    """The joined traces of a session, the newest of a long one, and the session as its verdict names it.
-
-    The joined trace has the tags of all traces; of several values the last one counts.
-    """
+    """The joined newest traces of a session with the last values of all tags, and the session as verdicts name it."""
 
     trace: Trace
     session: Session
@@ -317,11 +296,7 @@ class Conversations:
         self._bytes = 0
 
     def add(self, trace: Trace, size: int) -> None:
-        """Add a trace with a session id, of so many bytes.
-
-        Raises:
-            click.ClickException: All conversations are too large to be held at once.
-        """
+        """Add a trace with a session id, of so many bytes; ``ClickException`` if not all can be held at once."""
         session = session_id_of(trace)
         kept = self._traces.setdefault(session, deque(maxlen=self._max))
         kept.append(part(trace))

@@ -18,7 +18,7 @@ from worker.base.dead_letters.store import DeadLetterStore, FoundDeadLetter, Ret
 from worker.core.config.graders import Grader
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import DeadLetter
-from worker.core.selection.batch_writer import BatchWriter
+from worker.core.selection.evaluations import BatchWriter
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store, redis_now_ms
 from worker.core.storage.group_reader import CHUNK_BYTES
@@ -108,11 +108,9 @@ class RetryPace:
         return sorted(self._watched)
 
     def observe(self, died: Collection[str], ended: Collection[str]) -> None:
-        """Count retries that failed, and those that are no dead letters any more.
-
-        If more than a few died the cause persists: back to few. The pace doubles once most of the last retries have
-        ended well; a few may fail on their own, and take hours to do it.
-        """
+        """Count retries that failed, and those that are no dead letters any more."""
+        # If more than a few died the cause persists: back to few. The pace doubles once most of the last retries have
+        # ended well; a few may fail on their own, and take hours to do it.
         left = self._watched - {*died, *ended}
         if len(died) > len(ended) * 0.1:
             self.allowed = MIN_PACE
@@ -205,7 +203,6 @@ class AutoRetry(ServiceThread):
                 log.info("dead letters retried", judge_model=judge_model, evaluations=len(begun))
 
     def _retry_due(self, judge_model: str, count: int) -> list[str]:
-        """Retry up to ``count`` due letters; return their evaluation ids."""
         # Most of a panel's letters may wait for a member, with letters that need not wait behind them.
         due = set(self._due(judge_model, MAX_PACE if judge_model in self._rules.graders.panels else count))
         able: list[str] = []

@@ -38,11 +38,9 @@ _NOT_KEPT: Final = Assessment("unscored", "judge_failed", note="it ended before 
 
 
 def read_assessments(store: Store, periods: Mapping[str, str]) -> dict[str, Assessment]:
-    """Read the kept scores of evaluations, given as periods by id.
-
-    Evaluations that have not ended are left out, and those whose scores only newer workers read. An evaluation that
-    ended without its scores being kept, or was removed from the dead letters, is unscored here.
-    """
+    """Read the kept scores of evaluations, given as periods by id."""
+    # Evaluations that have not ended are left out, and those whose scores only newer workers read. An evaluation that
+    # ended without its scores being kept, or was removed from the dead letters, is unscored here.
     kept: dict[str, Assessment] = {}
     for name, state in evaluation_states(store, periods).items():
         if not state.ended:
@@ -71,10 +69,7 @@ class Retry(NamedTuple):
 
 
 class FoundDeadLetter(NamedTuple, Generic[_T]):
-    """A letter with or without its trace, its bytes, its mark in `dead:retries`, and when it was given up.
-
-    The time is by Redis' clock.
-    """
+    """A letter with or without its trace, its bytes, its mark in `dead:retries`, and when Redis gave it up."""
 
     letter: _T
     size: int

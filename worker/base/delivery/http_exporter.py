@@ -24,35 +24,22 @@ _WAITS: Final = "verdicts wait in the outbox meanwhile"
 
 
 class HttpExporter(ReceiverExporter):
-    """Base of the receivers that are reached by HTTP.
+    """Base of the receivers that are reached by HTTP."""
 
-    Attributes:
-        expected: The server that `url` should name, for advice.
-        protocol: The name of its requests, for advice.
-        content: Their encoding, for advice.
-        keeps_there: The data that it keeps after `tracejudge forget`, and how to erase them there.
-        probe: A request that changes nothing, for `tracejudge doctor`.
-        client: The connections to it.
-    """
-
-    expected: ClassVar[str]
-    keeps_there: ClassVar[str]
-    probe: ClassVar[Request]
-    protocol: ClassVar[str] = "JSON"
-    content: ClassVar[str] = "JSON"
+    expected: ClassVar[str]  # The server that `url` should name, for advice.
+    keeps_there: ClassVar[str]  # The data that it keeps after `tracejudge forget`, and how to erase them there.
+    probe: ClassVar[Request]  # A request that changes nothing, for `tracejudge doctor`.
+    protocol: ClassVar[str] = "JSON"  # The name of its requests, for advice.
+    content: ClassVar[str] = "JSON"  # Their encoding, for advice.
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
         super().__init__(settings, store, metrics, name)
         self._destination = self.destination_of(settings, name)
-        self.client = ReceiverClient(self._destination)
+        self.client = ReceiverClient(self._destination)  # The connections to it.
 
     @classmethod
     def destination_of(cls, settings: Settings, name: str) -> Destination:
-        """Return where requests go, with the credentials that the settings name.
-
-        Raises:
-            SettingsError: A credential is absent.
-        """
+        """Return where requests go, with the credentials that the settings name; ``SettingsError`` if one is absent."""
         options = all_receivers(settings)[name]
         assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind
         secrets = options.secrets(f"receivers.{name}.").items()
@@ -100,11 +87,7 @@ class HttpExporter(ReceiverExporter):
 
     @classmethod
     def probe_of(cls, settings: Settings, name: str) -> Request:  # noqa: ARG003 - subclasses use them
-        """Return the probe if it depends on the settings.
-
-        Raises:
-            SettingsError: A credential is absent.
-        """
+        """Return the probe if it depends on the settings; ``SettingsError`` if a credential is absent."""
         return cls.probe
 
     @classmethod
@@ -122,11 +105,7 @@ class HttpExporter(ReceiverExporter):
 
     @staticmethod
     def api_key(options: HttpReceiver, name: str) -> str | None:
-        """Return the key that the settings name.
-
-        Raises:
-            SettingsError: It is absent.
-        """
+        """Return the key that the settings name; ``SettingsError`` if it is absent."""
         return Secret.from_table(options, f"receivers.{name}.api_key_").read(os.environ)
 
     @property

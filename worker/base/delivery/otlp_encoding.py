@@ -53,7 +53,6 @@ JUDGE_MODEL: Final = "tracejudge.judge.model"
 PROBABILITY: Final = "tracejudge.sampling.probability"
 COST_USD: Final = "tracejudge.cost_usd"
 
-
 _VARINT: Final = 0
 _FIXED64: Final = 1
 _DELIMITED: Final = 2
@@ -97,13 +96,7 @@ def encode_repeated(field: int, payloads: Iterable[bytes]) -> bytes:
 
 
 def nanoseconds(seconds: float) -> bytes:
-    """Encode a time in eight bytes.
-
-    Raises:
-        OverflowError: The time is infinite.
-        ValueError: The time is no number.
-        struct.error: The time is negative, or too large for eight bytes.
-    """
+    """Encode a time in eight bytes; ``OverflowError``, ``ValueError`` or ``struct.error`` if it does not fit."""
     return _pack_fixed64(int(seconds * _NS))
 
 
@@ -129,11 +122,7 @@ class Attribute:
         return self._double + _pack_double(value)
 
     def integer(self, value: int) -> bytes:
-        """Encode an integer value.
-
-        Raises:
-            OverflowError: It does not fit into 64 bits.
-        """
+        """Encode an integer value; ``OverflowError`` if it does not fit into 64 bits."""
         if not _INT64_MIN <= value < -_INT64_MIN:
             raise OverflowError("integer attribute exceeds 64 bits")
         # Protobuf writes a negative integer as 64-bit two's complement.
@@ -336,11 +325,7 @@ class VerdictEncoder:
         self._explain = explain
 
     def encode(self, verdict: Verdict) -> Encoded:
-        """Encode the evaluation's span, the spans of its calls below it, and one event per score.
-
-        Raises:
-            ValueError, OverflowError, struct.error: OpenTelemetry cannot represent an id or a number of the verdict.
-        """
+        """Encode the evaluation's span, its calls' spans, and an event per score; an error if a value does not fit."""
         trace = _SPAN_TRACE + int(verdict.evaluation_id, 16).to_bytes(_TRACE_ID_BYTES, "big")
         root = _span_id(verdict.evaluation_id)
         judged = _encode_judged_span(verdict)

@@ -145,11 +145,7 @@ class OtlpExporter(HttpExporter):
 
     @classmethod
     def destination_of(cls, settings: Settings, name: str) -> Destination:
-        """Return where requests go; without `url` as the variables of OpenTelemetry say.
-
-        Raises:
-            SettingsError: A credential or the address is absent, or the variables ask for another protocol.
-        """
+        """Return where requests go, by `url` or OpenTelemetry's variables, or raise ``SettingsError``."""
         destination = super().destination_of(settings, name)
         if destination.url:
             return destination

@@ -20,33 +20,19 @@ ABSENT: Final = frozenset({404, 405})
 
 
 class Destination(NamedTuple):
-    """The address of requests, their options, and its name in messages.
+    """The address of requests, their options, and its name in messages."""
 
-    Attributes:
-        url: The address that the paths of requests are added to.
-        setting: The setting with the address, for advice.
-        expected: The server that belongs there, for advice.
-        protocol: The name of its requests, for advice.
-        content: Their encoding, for advice.
-        headers: Sent with each request.
-        proxy: The setting, as ``proxy_for`` takes it.
-        timeout_s: How long one request may take, from the connection to the end of the answer.
-        ca_file: Certificates of authorities (PEM) in place of those that the environment names.
-        client_cert: Certificate (PEM) by which the worker identifies itself.
-        client_key: Its private key.
-    """
-
-    url: str
-    setting: str
-    expected: str
-    protocol: str = "JSON"
-    content: str = "JSON"
-    headers: Mapping[str, str] = {}
-    proxy: str | None = None
-    timeout_s: float = DEADLINE_S
-    ca_file: str | None = None
-    client_cert: str | None = None
-    client_key: str | None = None
+    url: str  # The address that the paths of requests are added to.
+    setting: str  # The setting with the address, for advice.
+    expected: str  # The server that belongs there, for advice.
+    protocol: str = "JSON"  # The name of its requests, for advice.
+    content: str = "JSON"  # Their encoding, for advice.
+    headers: Mapping[str, str] = {}  # Sent with each request.
+    proxy: str | None = None  # The setting, as ``proxy_for`` takes it.
+    timeout_s: float = DEADLINE_S  # How long one request may take, from the connection to the end of the answer.
+    ca_file: str | None = None  # Certificates of authorities (PEM) in place of those that the environment names.
+    client_cert: str | None = None  # Certificate (PEM) by which the worker identifies itself.
+    client_key: str | None = None  # Its private key.
 
 
 class Request(NamedTuple):
@@ -59,45 +45,29 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The outcome of one request.
+    """The outcome of one request."""
 
-    Attributes:
-        kind: ``accepted``; ``rejected`` for its content; ``failing``, perhaps over one item; ``busy``, to be retried;
-            ``misconfigured``, to be retried but of no use before an operator acts; ``unreachable``.
-        reason: The status, or the class of the error, for logs.
-        meaning: What the receiver did, for people.
-        fix: What to do about it; empty if nothing is to be done.
-        status: None without an answer.
-        body: None if it was incomplete, or longer than the bound.
-        error: Why there was no answer.
-    """
-
+    # ``accepted``; ``rejected`` for its content; ``failing``, perhaps over one item; ``busy``, to be retried;
+    # ``misconfigured``, to be retried but of no use before an operator acts; ``unreachable``.
     kind: Kind
-    reason: str
-    meaning: str = ""
-    fix: str = ""
-    status: int | None = None
+    reason: str  # The status, or the class of the error, for logs.
+    meaning: str = ""  # What the receiver did, for people.
+    fix: str = ""  # What to do about it; empty if nothing is to be done.
+    status: int | None = None  # None without an answer.
     headers: Mapping[str, str] = httpx.Headers()
-    body: bytes | None = None
-    error: Exception | None = None
+    body: bytes | None = None  # None if it was incomplete, or longer than the bound.
+    error: Exception | None = None  # Why there was no answer.
 
 
 class ReceiverClient:
-    """Connections to one receiver, for use by one thread at a time.
-
-    Attributes:
-        deadline_s: How long one request may take, from the connection to the end of the answer.
-    """
+    """Connections to one receiver, for use by one thread at a time."""
 
     # httpx's asynchronous client in an event loop of its own, since only that bounds a whole request: the timeouts of
     # the blocking client apply to each read, and a receiver that sends a byte every few seconds never ends.
 
     def __init__(self, destination: Destination) -> None:
-        """Make a client; the first request connects.
-
-        Raises:
-            SettingsError: A certificate file cannot be used.
-        """
+        """Make a client; the first request connects. ``SettingsError`` if a certificate file cannot be used."""
+        # How long one request may take, from the connection to the end of the answer.
         self.deadline_s = destination.timeout_s
         self._destination = destination
         self._url = destination.url

@@ -94,11 +94,7 @@ class DeliveryMetrics(MetricTable):
 
 
 class ReceiverExporter(ExportConsumer):
-    """Base of all receivers; docs/changing.md says what a further one needs.
-
-    Attributes:
-        channels: The kinds of requests, in the order in which they are sent.
-    """
+    """Base of all receivers; docs/changing.md says what a further one needs."""
 
     drop_reasons: ClassVar[tuple[str, ...]] = (
         "unreadable",
@@ -109,7 +105,7 @@ class ReceiverExporter(ExportConsumer):
     )
     # A request takes less; before each, and while it waits, a delivery resets the idle time of its entries.
     stale_ms = 45_000
-    channels: Sequence[Channel]
+    channels: Sequence[Channel]  # The kinds of requests, in the order in which they are sent.
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
         """Deliver to the receiver ``name`` of the settings, or to `otel` for `otlp_endpoint`."""
@@ -155,12 +151,7 @@ class ReceiverExporter(ExportConsumer):
 
     @abstractmethod
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
-        """Encode a verdict for each channel that takes a part of it.
-
-        Raises:
-            SkippedError: The receiver cannot hold this verdict.
-            Exception: Any other error counts the verdict as unreadable.
-        """
+        """Encode a verdict for its channels; ``SkippedError`` if the receiver cannot hold it, others if unreadable."""
 
     @property
     def explains(self) -> bool:
@@ -226,7 +217,6 @@ class ReceiverExporter(ExportConsumer):
         return self.send(channel.request(items))
 
     def _wants(self, verdict: Verdict) -> bool:
-        """Apply the receiver's filter."""
         options = self._options
         return (
             (not options.services or any(fnmatchcase(verdict.service, pattern) for pattern in options.services))
@@ -252,11 +242,7 @@ class ReceiverExporter(ExportConsumer):
             self._send(channel, by_channel[channel])
 
     def _send(self, channel: Channel, items: Sequence[Item]) -> None:
-        """Deliver items until each was accepted, parked or dropped: in batches, or in halves after a refusal.
-
-        Raises:
-            DeliveryEndedError: The worker was told to stop, or others took the entries over.
-        """
+        """Deliver items until each was accepted, parked or dropped: in batches, or in halves after a refusal."""
         parts = deque(_Part(batch) for batch in batches(channel, items))
         while parts:
             part = parts.popleft()
@@ -295,7 +281,6 @@ class ReceiverExporter(ExportConsumer):
                 (parts.append if isolates else parts.appendleft)(part)
 
     def _handle_answer(self, channel: Channel, part: _Part, answer: Answer, reply: Reply) -> Sequence[Item]:
-        """Count and park by the answer; return the items to be sent again."""
         self.record_progress()
         self._failures = 0
         if len(answer.again) < len(part.items):
@@ -373,11 +358,7 @@ class ReceiverExporter(ExportConsumer):
         return len(taken)
 
     def _retry_later(self, reply: Reply) -> None:
-        """Wait before the next request; the reason is logged when it changes.
-
-        Raises:
-            DeliveryEndedError: The worker was told to stop.
-        """
+        """Wait before the next request; the reason is logged when it changes."""
         least_s = backoff_s(self._failures, first_s=0.5, longest_s=20.0)
         self._failures += 1
         # A receiver may ask for a longer wait, up to five minutes.
@@ -409,9 +390,8 @@ class ReceiverExporter(ExportConsumer):
     def _keep(self) -> None:
         """Reset the idle time of the entries under delivery every few seconds, so that no worker claims them.
 
-        Raises:
-            DeliveryEndedError: None of them is left: after a long pause of this process others have claimed them, or
-                the outbox's cap has removed them.
+        ``DeliveryEndedError`` if none of them is left: after a long pause of this process others have claimed them,
+        or the outbox's cap has removed them.
         """
         if time.monotonic() < self._keep_at or not self._delivering:
             return
@@ -427,7 +407,6 @@ class ReceiverExporter(ExportConsumer):
 
 
 def _redact_texts(value: object, redact: Callable[[str | None], str | None]) -> object:
-    """Redact all texts of a value."""
     if isinstance(value, str):
         return redact(value) or value
     if isinstance(value, dict):

@@ -50,8 +50,7 @@ class ReceiverSettings(
 
     exporter: ClassVar[str]
     """The ``ReceiverExporter`` by its full name; it is imported if a receiver of the kind is configured."""
-    trace_tag: ClassVar[str | None] = None
-    """The tag of a trace by which the receiver knows it."""
+    trace_tag: ClassVar[str | None] = None  # The tag of a trace by which the receiver knows it.
     services: tuple[str, ...] = ()
     judges: tuple[str, ...] = ()
     only: Literal["all", "failed"] = "all"

@@ -136,7 +136,13 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         # Every other check of this Redis would repeat the same failure.
         store.is_away = answer.result == "broken"
         if not store.is_away:
-            checks = _checks_of_one(settings, store)
+            # Return the checks that each partition needs by itself.
+            checks = [
+                Check("redis keys", partial(foreign_keys, store)),
+                Check("roles", partial(roles, settings, store)),
+                Check("circuits", partial(circuits, store)),
+                Check(_VERSIONS, partial(judge_versions, settings, store)),
+            ]
             if answer.what not in masters:
                 checks += _checks_of_server(settings, store)
             masters.add(answer.what)
@@ -182,18 +188,7 @@ def join_partitions(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def _checks_of_one(settings: Settings, store: Store) -> list[Check]:
-    """Return the checks that each partition needs by itself."""
-    return [
-        Check("redis keys", partial(foreign_keys, store)),
-        Check("roles", partial(roles, settings, store)),
-        Check("circuits", partial(circuits, store)),
-        Check(_VERSIONS, partial(judge_versions, settings, store)),
-    ]
-
-
 def _checks_of_server(settings: Settings, store: Store) -> list[Check]:
-    """Return the checks of a server, of which several partitions may be."""
     url, key, commands = settings.redis_url, store.keys.layout, worker_commands(store.keys)
     return [
         Check("redis keeping", partial(server, url, key)),

@@ -202,11 +202,7 @@ def ask(
 
 
 async def _most_options(model: ChatModel, response: ChatResponse) -> tuple[ChatResponse, int]:
-    """Find the largest number of options up to `max_options` that an endpoint accepts; 1 if it refuses every choice.
-
-    Returns:
-        The first response with the tokens of all that were answered, and the number. A refused request costs nothing.
-    """
+    """Find the most options up to `max_options` that an endpoint accepts, 1 if none; add the tokens of all answers."""
     accepted, refused = 1, model.settings.option_limit + 1
     # First the whole, then the limit that the error text may name and one more, then the middle of what is left.
     first = [model.settings.option_limit]

@@ -218,7 +218,6 @@ def finding_of(fault: Fault) -> LintFinding:
 
 
 def _warnings(settings: Settings, sources: ConfigSources, environment: Mapping[str, str]) -> Faults[None]:
-    """Find probable mistakes with which a worker starts."""
     here = sources.path or "environment"
     if (absent := unconfigured(settings, sources.path)) is not None:
         yield Fault("", absent, "write one: tracejudge init", "heuristic-judges", here)

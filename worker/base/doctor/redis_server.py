@@ -73,7 +73,6 @@ _ANSWERS: Final[Sequence[tuple[type[RedisError], str, str]]] = (
 
 
 def _answer(error: RedisError, where: str) -> Cause | None:
-    """Explain an answer of Redis itself."""
     text = str(error)
     if isinstance(error, AuthenticationError) or "NOAUTH" in text or "WRONGPASS" in text:
         fix = "correct user and password in the URL, as redis://user:password@host:6379/0"
@@ -199,7 +198,7 @@ def _connect_by_kombu(settings: Settings, where: str) -> Finding:
     from kombu import Connection  # type: ignore[attr-defined] # noqa: PLC0415 - for a broker beside Redis alone
     from kombu.exceptions import KombuError  # noqa: PLC0415 - as above
 
-    from worker.core.queue.broker import broker as celery_broker  # noqa: PLC0415 - as above
+    from worker.core.queue.notify import broker as celery_broker  # noqa: PLC0415 - as above
 
     url, transport_options, use_ssl = celery_broker(settings)
     options = {"connect_timeout": _CONNECT_S, "ssl": use_ssl, "transport_options": transport_options}

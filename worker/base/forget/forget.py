@@ -39,7 +39,7 @@ from worker.base.delivery.settings import all_receivers
 from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import scan as scan_labels
 from worker.base.lookup.verdict_filter import VerdictFilter
-from worker.base.monitor.failing import remove_examples, scan_examples
+from worker.base.monitor.incidents import remove_examples, scan_examples
 from worker.base.scans import groups_of, scan_stream
 from worker.core.config.serving import hashed_user
 from worker.core.config.settings import Settings
@@ -54,10 +54,7 @@ _CHUNK_COUNT: Final = 500
 
 
 class Owner(NamedTuple):
-    """The trace, the person and the session that something belongs to. ``user_id`` is a hash in verdicts.
-
-    ``joined`` are the traces of a judged conversation.
-    """
+    """The trace, person (a hash in verdicts) and session that something belongs to, and its ``joined`` traces."""
 
     trace_id: object
     user_id: object = None
@@ -76,11 +73,7 @@ class ForgetTarget:
         session_id: str | None = None,
         user_keys: Iterable[str] = (),
     ) -> None:
-        """Set one of the three ids.
-
-        Args:
-            user_keys: Keys by which verdicts may hash the user's id.
-        """
+        """Set one of the three ids; verdicts may hash the user's id by any of the keys."""
         self.is_person = user_id is not None
         self.name = hashlib.blake2b(repr((user_id, session_id)).encode(), digest_size=8).hexdigest()
         self.session_id = session_id
@@ -92,10 +85,7 @@ class ForgetTarget:
         self._user_ids: set[object] = {*names, *hashed}
 
     def owns(self, owner: Owner) -> bool:
-        """Return whether something belongs to the target.
-
-        If a trace names several people, a person owns the parts with their id, and the parts without any.
-        """
+        """Return whether something belongs to the target; of a trace of several people also the parts without an id."""
         if not self.trace_ids.isdisjoint(owner.joined):
             return True
         if self.is_person and owner.user_id is not None:
@@ -178,34 +168,21 @@ _decode_item = msgspec.json.Decoder(_ItemName).decode
 
 
 class ErasureCounts(Struct):
-    """Counts of matches and erased entries; a dry run erases none.
+    """Counts of matches and erased entries; a dry run erases none."""
 
-    Attributes:
-        traces: Entries of the stream, publications of traces.
-        feedback: Late feedback, in the stream or pending.
-        gathered: Traces in conversations that wait to be judged, or whose spans the gateway gathers.
-        evaluations: Evaluations in batches that had not ended.
-        dead_letters: Evaluations given up.
-        verdicts: Entries of the outbox.
-        labels: Human labels and the answers of annotators, what is kept of the verdicts on their traces, and copies of
-            these traces.
-        examples: Examples of open incidents.
-        archived: Lines of the archives on this machine, of receivers of the kind `file`.
-        unreadable: Batches and letters of another version, which were left as they are.
-        unsettled: Whether new work of the target still appeared in the last round.
-    """
-
-    traces: int = 0
-    feedback: int = 0
-    gathered: int = 0
-    evaluations: int = 0
-    dead_letters: int = 0
-    verdicts: int = 0
+    traces: int = 0  # Entries of the stream, publications of traces.
+    feedback: int = 0  # Late feedback, in the stream or pending.
+    gathered: int = 0  # Traces in conversations that wait to be judged, or whose spans the gateway gathers.
+    evaluations: int = 0  # Evaluations in batches that had not ended.
+    dead_letters: int = 0  # Evaluations given up.
+    verdicts: int = 0  # Entries of the outbox.
+    # Human labels and the answers of annotators, what is kept of the verdicts on their traces, and copies of these
+    # traces.
     labels: int = 0
-    examples: int = 0
-    archived: int = 0
-    unreadable: int = 0
-    unsettled: bool = False
+    examples: int = 0  # Examples of open incidents.
+    archived: int = 0  # Lines of the archives on this machine, of receivers of the kind `file`.
+    unreadable: int = 0  # Batches and letters of another version, which were left as they are.
+    unsettled: bool = False  # Whether new work of the target still appeared in the last round.
 
     @property
     def total(self) -> int:
@@ -222,10 +199,7 @@ def forget_everywhere(
     dry_run: bool = False,
     progress: Callable[[str, int], None] = lambda _place, _things: None,
 ) -> ErasureCounts:
-    """Erase a target from all partitions; the traces of a person are found on all of them first.
-
-    Errors as of ``Forgetting.run``.
-    """
+    """Erase a target from all partitions, a person's traces after all of them were found, as ``Forgetting.run``."""
     runs = [Forgetting(part, settings, target, dry_run=dry_run, progress=progress) for part in store.partitions]
     for forgetting in runs:
         forgetting.learn()
@@ -252,10 +226,8 @@ class Eraser:
         return ()
 
     def erase(self) -> None:
-        """Erase traces that wait for evaluations to be chosen.
-
-        Called before batches are searched: a worker that has read a trace chooses nothing of it once it is erased.
-        """
+        """Erase traces that wait for evaluations to be chosen."""
+        # Called before batches are searched: a worker that has read a trace chooses nothing of it once it is erased.
 
     def erase_last(self) -> None:
         """Erase copies of verdicts outside Redis; an ``OSError`` ends the run, which can be begun again."""
@@ -273,11 +245,7 @@ class Forgetting:
         dry_run: bool = False,
         progress: Callable[[str, int], None] = lambda _place, _things: None,
     ) -> None:
-        """Search one Redis for a target.
-
-        Args:
-            progress: Called with the kind that is being scanned (`traces`, `batches`, …), and the number so far.
-        """
+        """Search one Redis for a target; ``progress`` is called with the kind that is scanned and the number so far."""
         self.result = ErasureCounts()
         self.store = store
         self._keys = store.keys
@@ -294,16 +262,20 @@ class Forgetting:
     def run(self) -> ErasureCounts:
         """Find the traces of a person or session first, then erase.
 
-        Raises:
-            StoreError: Redis did not answer; it is safe to begin again.
-            OSError: A file of an archive cannot be read or replaced; the same.
+        After ``StoreError`` (Redis), or ``OSError`` (a file of an archive), it is safe to begin again.
         """
         self.learn()
         return self.erase()
 
     def erase(self) -> ErasureCounts:
         """Erase all data of the target as it is known now; errors as of ``run``."""
-        self._erase_entries()
+        names = (self._keys.traces, self._keys.account_now(), self._keys.account_all)
+        for entries in self._scan(self._keys.traces, "traces"):
+            owned = self._find_owned(entries)
+            self.result.traces += sum(entry.kind == "t" for entry in owned)
+            self.result.feedback += sum(entry.kind == "f" for entry in owned)
+            if owned and not self.dry_run:
+                self.store.run("forget_entries", names, (INGEST_GROUP, *(entry.name for entry in owned)))
         self.erase_pending_feedback()
         # Erasers run before the batches, because a worker that has read what loses a trace here chooses nothing of it.
         for eraser in self._erasers:
@@ -356,15 +328,6 @@ class Forgetting:
             # Keep the ids before the data that name the person are gone, or a run after a crash would not find labels.
             encoded = msgspec.json.encode(sorted(self.target.trace_ids))
             first.call(methodcaller("set", key, encoded, ex=7 * 86_400))
-
-    def _erase_entries(self) -> None:
-        names = (self._keys.traces, self._keys.account_now(), self._keys.account_all)
-        for entries in self._scan(self._keys.traces, "traces"):
-            owned = self._find_owned(entries)
-            self.result.traces += sum(entry.kind == "t" for entry in owned)
-            self.result.feedback += sum(entry.kind == "f" for entry in owned)
-            if owned and not self.dry_run:
-                self.store.run("forget_entries", names, (INGEST_GROUP, *(entry.name for entry in owned)))
 
     def erase_pending_feedback(self) -> None:
         """Erase feedback that waits for its trace."""

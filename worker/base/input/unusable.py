@@ -27,8 +27,7 @@ from worker.core.storage.group_reader import entry_position
 if TYPE_CHECKING:
     import redis
 
-    from worker.core.ingest.consumer import Answer
-    from worker.core.ingest.plan import Plan
+    from worker.core.ingest.consumer import Answer, Plan
 
 log = structlog.get_logger("tracejudge.ingest")
 
@@ -37,19 +36,15 @@ _MAX_LOGGED: Final = 1000
 
 
 class InvalidRecord(Struct, frozen=True):
-    """An invalid entry of the stream, or items that the gateway dropped, which have no entry id.
-
-    ``keys`` are the names in its payload, or in the entry if no payload could be read. ``producer`` is the one that
-    numbered the entry, or the name of the gateway's token.
-    """
+    """An invalid entry of the stream, or items that the gateway dropped, which have no entry id."""
 
     entry_id: str
     at: float
     reason: str
     detail: str
     trace_id: str | None
-    keys: tuple[str, ...]
-    producer: str | None
+    keys: tuple[str, ...]  # The names in its payload, or in the entry if no payload could be read.
+    producer: str | None  # The one that numbered the entry, or the name of the gateway's token.
 
 
 class LeftOutRecord(Struct, frozen=True):

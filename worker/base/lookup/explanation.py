@@ -145,7 +145,6 @@ def as_text(value: object) -> str:
 
 
 def _find_quotes(verdict: Verdict, texts: Sequence[str]) -> Iterable[Place]:
-    """Locate what the reasons of a verdict quote, in the answer and the documents."""
     reasons = "\n".join(filter(None, (verdict.rationale, *(score.rationale for score in verdict.scores))))
     for match in itertools.islice(_QUOTED.finditer(reasons), _MAX_QUOTES):
         for index, text in enumerate(texts, -1):

@@ -213,11 +213,9 @@ def read_labels(store: Store, fits: Callable[[Label], bool] = lambda _: True) ->
 
 
 def with_places_reached(labels: Sequence[Labelled]) -> list[Labelled]:
-    """Return labels of which those of the board's random order have their probability.
-
-    It is the furthest place that the order reached among the verdicts of their time: every verdict up to this place was
-    asked. The configured rate says nothing of how many of its questions were answered.
-    """
+    """Return labels of which those of the board's random order have their probability."""
+    # It is the furthest place that the order reached among the verdicts of their time: every verdict up to this place
+    # was asked. The configured rate says nothing of how many of its questions were answered.
     orders: dict[tuple[str, str], list[tuple[float, tuple[float, float]]]] = defaultdict(list)
     for label, verdicts in labels:
         if label.reached and verdicts:
@@ -251,10 +249,8 @@ def write_labels(
     """Store labels, and count which are `new`, `changed` or the `same`. Of several with one id the last counts.
 
     A drawn label stays drawn if one from a queue or a golden set replaces it, unless ``replace_drawn``: else a file of
-    the traces that somebody looked for would take the odd ones out of the drawn labels.
-
-    Raises:
-        TooManyLabelsError: There are too many; the labels of this call are not stored.
+    the traces that somebody looked for would take the odd ones out of the drawn labels. ``TooManyLabelsError`` if there
+    are too many; the labels of this call are not stored.
     """
     by_id: dict[str, Label] = {}
     written: Counter[str] = Counter()
@@ -346,10 +342,7 @@ def join_verdicts(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> 
 
 
 class OutboxMatcher:
-    """Finds verdicts on labelled traces in the outboxes, one partition after the other, each from its oldest entry on.
-
-    After the last partition it goes on with the first one at the place where it stopped.
-    """
+    """Finds verdicts on labelled traces in the outboxes, oldest first, and goes on where it stopped."""
 
     def __init__(self, store: Store) -> None:
         self.seen = 0
@@ -407,6 +400,5 @@ def outbox_verdicts(store: Store) -> Iterator[Verdict]:
 
 
 def _decode_verdicts(entries: Iterable[Entry]) -> list[Verdict]:
-    """Decode the entries that are verdicts, and no dead letters."""
     read = map(read_outbox_entry, entries)
     return [entry.verdict for entry in read if entry is not None and entry.kind == "j"]

@@ -72,11 +72,7 @@ class FoundTrace(NamedTuple):
 
 
 def usable_prefix(prefix: str) -> str:
-    """Return the beginning of a trace id.
-
-    Raises:
-        TraceNotFoundError: It is too short to mean one trace, or longer than any id.
-    """
+    """Return the beginning of a trace id; ``TraceNotFoundError`` if it is too short, or longer than any id."""
     if not MIN_PREFIX_CHARS <= len(prefix) <= MAX_ID_CHARS:
         raise TraceNotFoundError(
             f"{prefix[:MAX_ID_CHARS]!r} is no trace id: write its first {MIN_PREFIX_CHARS} characters, or more"
@@ -108,11 +104,7 @@ class TraceLookup:
         self._waits_ms = int(settings.give_up_after * 1000) + 3_600_000
 
     def resolve(self, prefix: str) -> str:
-        """Return the id of the only trace that begins so; an id that is one as a whole is returned as it is.
-
-        Raises:
-            TraceNotFoundError: No trace begins so, or several do.
-        """
+        """Return the id of the only trace that begins so, or that has this id, or raise ``TraceNotFoundError``."""
         names: dict[str, None] = {}
         for trace_id in self._ids(prefix) if prefix else ():
             if trace_id == prefix:
@@ -168,10 +160,7 @@ class TraceLookup:
         return self.elsewhere(verdict.trace_id, verdict.span_id)
 
     def near_all(self, verdicts: Iterable[Verdict], most_bytes: int) -> dict[tuple[str, str | None], Trace]:
-        """Find the traces of many verdicts, by trace and span, in a bounded time; what is not there is left out.
-
-        About ``most_bytes`` of each Redis are read at most, those of the seconds after the judged calls.
-        """
+        """Find the traces of verdicts, by trace and span, in ``most_bytes`` of each Redis after the judged calls."""
         times = dict[tuple[str, str | None], tuple[int, int]]()
         for verdict in verdicts:
             ended, at_ms = verdict.trace_ended_at or 0.0, int(verdict.started_at * 1000)
@@ -216,10 +205,7 @@ class TraceLookup:
         most: int = MAX_TRACES,
         seconds: float = math.inf,
     ) -> TextMatches:
-        """Find the newest traces whose texts contain a text in any case, for verdicts of this time.
-
-        At most ``most`` traces, and what so many seconds suffice for.
-        """
+        """Find the newest traces that contain a text in any case, in at most ``most`` traces and so many seconds."""
         lowered, ends_at = text.lower(), time.monotonic() + seconds
         raw = lowered.encode()
         # In JSON the bytes of any other character may be written as an escape.
@@ -257,7 +243,6 @@ class TraceLookup:
 
     @cached_property
     def _letters(self) -> dict[str, str]:
-        """The trace of each dead letter, by evaluation."""
         letters = AllDeadLetters(self._store).find(VerdictFilter())
         return {dead.letter.evaluation.id: dead.letter.owner.trace_id for dead in letters}
 
@@ -296,10 +281,7 @@ class Dataset:
             self.verdicts.update({name: [] for name in sorted(self._labels.keys() - self.verdicts.keys())[:room]})
 
     def rows(self) -> Iterator[dict[str, object]]:
-        """Yield redacted traces as objects with `verdicts` and `labels`; traces that are gone are left out.
-
-        The tag JUDGE or JUDGE.METRIC is `pass` or `fail` by the newest label.
-        """
+        """Yield remaining traces, redacted, with `verdicts` and `labels`; the newest is a tag JUDGE[.METRIC]."""
         traces, redaction = TraceLookup(self._store, self._settings), Redaction.from_settings(self._settings.redact)
         published = traces.find(self.verdicts.keys())
         for name, verdicts in self.verdicts.items():
@@ -314,10 +296,7 @@ class Dataset:
 
 
 def keep_traces(store: Store, settings: Settings, trace_ids: Collection[str]) -> int:
-    """Keep redacted copies of labelled traces; return how many could not be kept: they are gone, or there is no room.
-
-    Copies that exist stay as they are. Nothing is kept, and 0 returned, if `keep_labelled` is off.
-    """
+    """Keep redacted copies of labelled traces if `keep_labelled` is on; return how many are gone or have no room."""
     if not KEEP_LABELLED.read(settings) or not trace_ids:
         return 0
     redaction = Redaction.from_settings(settings.redact)

@@ -48,11 +48,7 @@ FILTER: Final = options(
 
 
 def verdict_filter(settings: Settings, store: Store, **selection: Any) -> VerdictFilter:
-    """Make the filter of the options; it searches the stream if a text is set.
-
-    Raises:
-        TraceNotFoundError: No trace has the id, or several begin with it.
-    """
+    """Make the filter of the options, which searches the stream for a text, or raise ``TraceNotFoundError``."""
     text, trace_id = selection.pop("text"), selection.pop("trace_id")
     if selection.pop("failed"):
         if selection["outcomes"]:

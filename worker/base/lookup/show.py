@@ -133,7 +133,6 @@ def _explanation(graders: Graders, verdict: Verdict, published: Sequence[FoundTr
 def _explain_rules(
     settings: Settings, store: Store, graders: Graders, published: Sequence[FoundTrace]
 ) -> Iterator[str]:
-    """Say which rules match a trace, and what they choose."""
     rules = Rules(settings, graders)
     sampler = Sampler(rules, make_ingest_hooks(TraceHookContext(settings, None, Ledger(store, settings), rules)))
     rates = {rule.name: rule.rate for rule in settings.rules}

@@ -100,10 +100,7 @@ def _describe_unmatched(settings: Settings, store: Store, services: Sequence[str
 
 
 def follow(store: Store, last: int = 0, accepts: Callable[[OutboxEntry], bool] | None = None) -> Iterator[OutboxEntry]:
-    """Yield the last few entries of the outbox, then every new one; only those that are wanted.
-
-    The last few are searched among the newest 10,000.
-    """
+    """Yield the last few wanted entries among the newest 10,000 of the outbox, then every new one."""
     entries, positions = _newest(store, last, accepts)
     yield from entries
     # With several partitions the wait for each is short, so that none is late.

@@ -1,34 +1,40 @@
-"""The pass share that is normal for each hour of a series' week, from its last four weeks."""
+"""The pass share that is normal for each hour of a series' week, from its last four weeks; and slow declines."""
 
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Final, NamedTuple
 
 import msgspec
 
-from judges.agreement.shares import Sums
+from judges.agreement.shares import Sums, student
+from worker.base.monitor.series import DAY_S, utc_minute
 
+LONGEST_DAYS: Final = 42
+QUIET_DAYS: Final = 28  # Days after a notice in which there is no other one.
+_WINDOWS_DAYS: Final = (28, LONGEST_DAYS)
+_LEAST_PART: Final = 0.8
+_LEAST_RATIO: Final = 3.8
+_LEAST_FALL: Final = 0.015
+_PARAMETERS: Final = 8
+_MOST_CORRELATION: Final = 0.6
 HISTORY_DAYS: Final = 28
-LAG_HOURS: Final = 24
-"""The newest hours stay out: a drop that is not found yet must not become the norm."""
+LAG_HOURS: Final = 24  # The newest hours stay out: a drop that is not found yet must not become the norm.
 LEAST_DAYS: Final = 7
-DROPS: Final = (0.10, 0.20)
-"""Drops that the two sums of a detector are most sensitive to."""
+DROPS: Final = (0.10, 0.20)  # Drops that the two sums of a detector are most sensitive to.
 _WEEK: Final = 168
 _DAYS_OF_WEEK_DAYS: Final = 21
 _YOUNG_DAYS: Final = 14
-_WEEKEND: Final = frozenset({2, 3})
-"""Days since the epoch modulo 7: 1 January 1970 was a Thursday."""
+_WEEKEND: Final = frozenset({2, 3})  # Days since the epoch modulo 7: 1 January 1970 was a Thursday.
 _NEIGHBOURS: Final = {-2: 1.0, -1: 2.0, 0: 3.0, 1: 2.0, 2: 1.0}
 _HOURS_TO_ALARM: Final = 8
 _PRIOR_SPREAD: Final = 0.01
 _PRIOR_DAYS: Final = 3
-_LEAST_WEIGHT: Final = 0.3
-"""Days and blocks with less of the median weight are left out: part of them is missing."""
+_LEAST_WEIGHT: Final = 0.3  # Days and blocks with less of the median weight are left out: part of them is missing.
 _MOST_ALLOWANCE: Final = 0.15
-_QUIET_PART: Final = 0.23
-"""A sum stays below its limit for a day at a share that is lower by this part of its drop."""
+_QUIET_PART: Final = 0.23  # A sum stays below its limit for a day at a share that is lower by this part of its drop.
 _ALLOWANCE_OF_LEAST_DROP: Final = 0.07
 _NOTICEABLE_EFFECT: Final = 1.1
 _LEAST_EFFECTIVE: Final = 200
@@ -38,8 +44,7 @@ _LEAST, _MOST = 0.02, 0.995  # a share of 0 or 1 has no logarithm
 class Hour(NamedTuple):
     """Sums of one hour; see judges.agreement.shares."""
 
-    hour: int
-    """Hours since the epoch."""
+    hour: int  # Hours since the epoch.
     judgements: float
     weight: float
     passed: float
@@ -52,21 +57,14 @@ class Hour(NamedTuple):
 class Baseline(msgspec.Struct, array_like=True, frozen=True):
     """The normal values of a series."""
 
-    cells: tuple[float, ...]
-    """The pass share of each hour of the week."""
-    spread: float
-    """Standard deviation of the level between days, or within them, beyond chance."""
-    error: float
-    """Standard error of the shares, averaged over the hours a drop takes to be found."""
-    dispersion: float
-    """Variance of sessions relative to independent judgements, at least 1."""
+    cells: tuple[float, ...]  # The pass share of each hour of the week.
+    spread: float  # Standard deviation of the level between days, or within them, beyond chance.
+    error: float  # Standard error of the shares, averaged over the hours a drop takes to be found.
+    dispersion: float  # Variance of sessions relative to independent judgements, at least 1.
     days: int
-    per_week: float
-    """Judgements in a week, as many of equal weights as are as precise (Kish's effective size)."""
-    mean_weight: float
-    """Mean weight per unit of weight, Σw² / Σw, which counts as one judgement."""
-    unevenness: float = 1.0
-    """Judgements beside that effective size: 1 if all weights are equal."""
+    per_week: float  # Judgements in a week, as many of equal weights as are as precise (Kish's effective size).
+    mean_weight: float  # Mean weight per unit of weight, Σw² / Σw, which counts as one judgement.
+    unevenness: float = 1.0  # Judgements beside that effective size: 1 if all weights are equal.
     allowances: tuple[tuple[float, float], ...] = ((0.0, 0.0),) * len(DROPS)
     """For each of DROPS by how much lower than usual a weekday and a day of a weekend may be."""
 
@@ -97,8 +95,6 @@ class Baseline(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Cell:
-    """Sums of one hour of the week."""
-
     __slots__ = ("passed", "squares", "weight")
 
     def __init__(self) -> None:
@@ -122,12 +118,10 @@ def hour_of(hour: int, sums: Sums) -> Hour:
 
 
 def baseline(hours: Sequence[Hour]) -> Baseline | None:
-    """Return the baseline of the hours, None with fewer than seven days.
-
-    Additive effects in layers: level, hour of day, weekend, and from 21 days on the day of the week. Hours and days of
-    the week are shrunk to the layer above (empirical Bayes by the method of moments: Morris, J. Am. Stat. Assoc. 78,
-    1983). The caller leaves out masked hours, the last 24, and those older than 28 days.
-    """
+    """Return the baseline of the hours, None with fewer than seven days."""
+    # Additive effects in layers: level, hour of day, weekend, and from 21 days on the day of the week. Hours and days
+    # of the week are shrunk to the layer above (empirical Bayes by the method of moments: Morris, J. Am. Stat. Assoc.
+    # 78, 1983). The caller leaves out masked hours, the last 24, and those older than 28 days.
     hours = [hour for hour in hours if hour.weight > 0]
     days = len({hour.hour // 24 for hour in hours})
     if days < LEAST_DAYS:
@@ -174,13 +168,7 @@ def flat(share: float, per_week: float, *, dispersion: float = 1.0, mean_weight:
 
 
 def level(hours: Sequence[Hour], share: float, error: float = 0.0) -> Baseline | None:
-    """Return a flat baseline for a series with these hours, None without judgements.
-
-    Args:
-        hours: the newest hours, also of incidents.
-        share: the share that is expected.
-        error: its standard error.
-    """
+    """Return a flat baseline at a share with a standard error for these newest hours, None without judgements."""
     hours = [hour for hour in hours if hour.weight > 0]
     if not hours:
         return None
@@ -197,10 +185,9 @@ def level(hours: Sequence[Hour], share: float, error: float = 0.0) -> Baseline |
 
 
 def _layers(table: Sequence[_Cell], dispersion: float, *, has_weekend: bool) -> tuple[list[float], float]:
-    """Return the cells and their standard error.
-
-    An error of the level stays for the whole time that a drop takes to be found, those of hours average out within it.
-    """
+    """Return the cells and their standard error."""
+    # An error of the level stays for the whole time that a drop takes to be found, those of hours average out within
+    # it.
     weight = sum(cell.weight for cell in table)
     level = sum(cell.passed for cell in table) / weight
     cells = [level] * _WEEK
@@ -225,10 +212,8 @@ def _shrink(
     *,
     is_kept: bool = False,
 ) -> float:
-    """Add the effects of one layer to the cells, each times τ² / (τ² + v) with its own variance v, or as they are.
-
-    The kernel weighs the groups before and after each, in a circle. Return the mean variance of the shrunk effects.
-    """
+    """Add the effects of one layer to the cells, each times τ² / (τ² + v) with its own variance v, or as they are."""
+    # The kernel weighs the groups before and after each, in a circle. Return the mean variance of the shrunk effects.
     count = max(groups) + 1
     weights, rests, squares = [0.0] * count, [0.0] * count, [0.0] * count
     for cell, expected, group in zip(table, cells, groups, strict=True):
@@ -330,3 +315,69 @@ def _allowances(
     weekday = deviation([number for number in of_week if number not in _WEEKEND])
     weekend = deviation([number for number in of_week if number in _WEEKEND])
     return tuple((lower(weekday, drop), lower(weekend, drop)) for drop in DROPS)
+
+
+class Day(NamedTuple):
+    """The verdicts of one day: days since the epoch, pass share, and independent judgements that are as precise."""
+
+    number: int
+    share: float
+    effective: float
+
+
+class Decline(msgspec.Struct, array_like=True, frozen=True):
+    """A notice: how much a share falls in a week, with the limits of the 95 % interval."""
+
+    told_day: int  # Days since the epoch.
+    since_day: int
+    slope: float
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        """The notice in words."""
+        low, high = (f"{100 * limit:+.1f}" for limit in (self.low, self.high))
+        since = utc_minute(self.since_day * DAY_S).partition("T")[0]
+        return f"falls by {-100 * self.slope:.1f} points a week ({low} to {high}) since about {since}"
+
+
+def find_decline(days: Sequence[Day], today: int) -> Decline | None:
+    """Return the notice of a decline in the last 28 or 42 days, the clearer of both; None without one."""
+    # Least squares on means of the seven days of the week and a slope. Residuals of neighbouring days that agree widen
+    # the error (Bartlett, J. R. Stat. Soc. 98, 1935). Days are in order, without those of incidents.
+    declines = []
+    for length in _WINDOWS_DAYS:
+        window = [day for day in days if today - length <= day.number < today]
+        if len(window) < _LEAST_PART * length:
+            continue
+        slope, error = _slope(window)
+        if slope * length / 7 < -_LEAST_FALL and slope < -_LEAST_RATIO * error:
+            reach = student(len(window) - _PARAMETERS) * error
+            declines.append((slope / error, Decline(today, today - length, slope, slope - reach, slope + reach)))
+    return min(declines, key=lambda pair: pair[0])[1] if declines else None
+
+
+def _slope(days: Sequence[Day]) -> tuple[float, float]:
+    """Return by how much the share changes in a week, with its standard error."""
+    weeks = _without_weekdays(days, [day.number / 7 for day in days])
+    shares = _without_weekdays(days, [day.share for day in days])
+    squares = sum(week * week for week in weeks)
+    slope = sum(map(operator.mul, weeks, shares)) / squares
+    rests = [share - slope * week for share, week in zip(shares, weeks, strict=True)]
+    total = sum(rest * rest for rest in rests)
+    share = fmean(day.share for day in days)
+    chance = share * (1 - share) * fmean(1 / day.effective for day in days)
+    variance = max(total / (len(days) - _PARAMETERS), chance)
+    neighbours = [place for place in range(1, len(days)) if days[place].number == days[place - 1].number + 1]
+    together = sum(rests[place] * rests[place - 1] for place in neighbours)
+    agreement = min(_MOST_CORRELATION, max(0.0, together / total + 4 / len(days))) if total > 0 else 0.0
+    return slope, math.sqrt(variance / squares * (1 + agreement) / (1 - agreement))
+
+
+def _without_weekdays(days: Sequence[Day], values: Sequence[float]) -> list[float]:
+    of_weekday: dict[int, list[float]] = defaultdict(list)
+    for day, value in zip(days, values, strict=True):
+        of_weekday[day.number % 7].append(value)
+    means = {weekday: fmean(some) for weekday, some in of_weekday.items()}
+    return [value - means[day.number % 7] for day, value in zip(days, values, strict=True)]

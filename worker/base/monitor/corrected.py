@@ -31,16 +31,11 @@ class Stratum(NamedTuple):
     """Judged traces of one verdict, of which the labelled ones are a random sample."""
 
     verdict: bool
-    label_class: int
-    """Strata of one class had the same chance of being judged or labelled; any number."""
-    judged: float
-    """Weight of the judged traces, labelled or not."""
-    labels: float
-    """Number of labels; the effective number if their probabilities differ."""
-    passed: float
-    """Labels that say pass."""
-    represented: float = 0.0
-    """Sum of 1 / probability of a label, 0 if all labels of the class had the same."""
+    label_class: int  # Strata of one class had the same chance of being judged or labelled; any number.
+    judged: float  # Weight of the judged traces, labelled or not.
+    labels: float  # Number of labels; the effective number if their probabilities differ.
+    passed: float  # Labels that say pass.
+    represented: float = 0.0  # Sum of 1 / probability of a label, 0 if all labels of the class had the same.
 
     @property
     def rate(self) -> float:
@@ -85,19 +80,13 @@ class Agreement(NamedTuple):
     """How far the judge agrees with labels."""
 
     agreement: Interval
-    sensitivity: Interval | None
-    """The share of traces labelled pass that the judge passes."""
-    specificity: Interval | None
-    """The share of traces labelled fail that the judge fails."""
+    sensitivity: Interval | None  # The share of traces labelled pass that the judge passes.
+    specificity: Interval | None  # The share of traces labelled fail that the judge fails.
     kappa: Interval | None
 
 
 def method_of(origin: Origin, asked: Method | None = None) -> Method:
-    """Return the method for labels of an origin.
-
-    Raises:
-        CorrectionRefusedError: the origin has no method, or another one than the method asked for.
-    """
+    """Return the method for labels of an origin; ``CorrectionRefusedError`` if it has none, or not the asked one."""
     method = METHODS.get(origin)
     if method is None:
         raise CorrectionRefusedError(
@@ -116,15 +105,8 @@ def from_drawn(strata: Sequence[Stratum], effective: float) -> Corrected:
 
     Post-stratification by verdict and label probability; it equals PPI++ (Angelopoulos, Duchi and Zrnic, arXiv
     2311.01453) with the best λ. Wilson's limits of each stratum combine as in intervals.pass_share; the last term is
-    the error of the strata's sizes.
-
-    Args:
-        strata: all strata with judged traces.
-        effective: effective number of judged traces.
-
-    Raises:
-        CorrectionRefusedError: strata of more than 5 % of the traffic have no labels, or the labels' verdicts are not
-            the verdicts of the traffic.
+    the error of the strata's sizes. ``effective`` is the effective number of judged traces. ``CorrectionRefusedError``
+    if strata of more than 5 % of the traffic have no labels, or the labels' verdicts are not the traffic's.
     """
     strata = [stratum for stratum in strata if stratum.judged > 0]
     total = sum(stratum.judged for stratum in strata)
@@ -188,15 +170,8 @@ def from_golden(passed: float, judged: float, seen: Confusion) -> Corrected:
     """Return the share corrected by a golden set: its errors of the judge, applied to the traffic.
 
     The estimator of Rogan and Gladen (Am. J. Epidemiol. 107, 1978) with the interval of Lee et al. (arXiv 2511.21140):
-    z² observations are added to the traffic and one of each kind to both parts of the set.
-
-    Args:
-        passed: the effective number of judged traces times the share that the judge passes.
-        judged: the effective number of judged traces.
-        seen: the judge's verdicts on the golden set.
-
-    Raises:
-        CorrectionRefusedError: the judge hardly tells the two kinds of traces apart.
+    z² observations are added to the traffic and one of each kind to both parts of the set. ``passed`` and ``judged``
+    are effective numbers of traces. ``CorrectionRefusedError`` if the judge hardly tells the two kinds of traces apart.
     """
     good, bad = seen.pass_pass + seen.pass_fail, seen.fail_pass + seen.fail_fail
     if min(good, bad) <= 0:
@@ -223,10 +198,8 @@ def from_golden(passed: float, judged: float, seen: Confusion) -> Corrected:
 
 
 def agreement(seen: Confusion) -> Agreement:
-    """Return how far verdicts and labels agree; a rate without traces is None.
-
-    Kappa with the standard error of Fleiss, Cohen and Everitt, Psychological Bulletin 72, 1969.
-    """
+    """Return how far verdicts and labels agree; a rate without traces is None."""
+    # Kappa with the standard error of Fleiss, Cohen and Everitt, Psychological Bulletin 72, 1969.
     a, b, c, d = seen
     n = a + b + c + d
     if n <= 0:

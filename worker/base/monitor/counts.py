@@ -7,7 +7,7 @@ fields of one hash, which is kept for 90 days or as its kind says.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,32 +18,21 @@ from worker.core.queue.batch import CascadeStep, FirstVerdict
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import MONITOR_GROUP, Keys
 
-GRACE_S: Final = 60.0
-"""Verdicts that another worker had read come this late into their bucket."""
-Failure = Literal["failed", "confirmed", "cleared"]
-"""Second judgings confirm or clear a failure."""
+T = TypeVar("T")
+GRACE_S: Final = 60.0  # Verdicts that another worker had read come this late into their bucket.
+Failure = Literal["failed", "confirmed", "cleared"]  # Second judgings confirm or clear a failure.
 
 
 class Increment(NamedTuple):
-    """An amount that is added to one count.
+    """An amount that is added to one count."""
 
-    Attributes:
-        kind: The name of the hash, as `repeats`.
-        at: The time whose day (UTC) it belongs to, in seconds since the epoch.
-        labels: The labels of the count.
-        amount: A whole number.
-        keep_days: How long the counts of that kind and day are kept.
-        once: If set, it counts only the first time that this text comes with the kind in a period of six hours.
-        once_at: The time whose period that is, unless it is ``at``.
-    """
-
-    kind: str
-    at: float
-    labels: Sequence[str]
-    amount: int = 1
-    keep_days: int = COARSE_DAYS
-    once: str = ""
-    once_at: float | None = None
+    kind: str  # The name of the hash, as `repeats`.
+    at: float  # The time whose day (UTC) it belongs to, in seconds since the epoch.
+    labels: Sequence[str]  # The labels of the count.
+    amount: int = 1  # A whole number.
+    keep_days: int = COARSE_DAYS  # How long the counts of that kind and day are kept.
+    once: str = ""  # If set, it counts only the first time that this text comes with the kind in a period of six hours.
+    once_at: float | None = None  # The time whose period that is, unless it is ``at``.
 
 
 def field_of(labels: Sequence[str]) -> str:
@@ -63,10 +52,7 @@ def read_counts(store: Store, kind: str, since: float, until: float) -> Counter[
 
 
 def read_horizon(store: Store, now: float) -> float:
-    """Return the time up to which all outboxes are counted: now, unless verdicts wait there.
-
-    A partition that does not answer is left out: it must not delay detection for the others.
-    """
+    """Return the time up to which all outboxes that answer are counted: now, unless verdicts wait there."""
     until = now
     for partition in store.reachable:
 
@@ -89,18 +75,18 @@ def read_horizon(store: Store, now: float) -> float:
 
 def step_of(verdict: Verdict) -> CascadeStep | None:
     """Return the part of a verdict of live traffic in a cascade, None if it has none."""
-    raw = verdict.details.get("cascade") if verdict.origin == "live" and verdict.weight > 0 else None
-    try:
-        return None if raw is None else msgspec.convert(raw, CascadeStep)
-    except msgspec.ValidationError:
-        return None
+    return _part(verdict, "cascade", CascadeStep) if verdict.origin == "live" and verdict.weight > 0 else None
 
 
 def first_of(verdict: Verdict) -> FirstVerdict | None:
     """Return the first verdict of a repeat, None if a verdict repeats nothing."""
-    raw = verdict.details.get("repeat") if verdict.origin == "repeat" else None
+    return _part(verdict, "repeat", FirstVerdict) if verdict.origin == "repeat" else None
+
+
+def _part(verdict: Verdict, name: str, of_type: type[T]) -> T | None:
+    """Read a part of the details of a verdict of any version; None if it is absent or cannot be read."""
     try:
-        return None if raw is None else msgspec.convert(raw, FirstVerdict)
+        return msgspec.convert(verdict.details.get(name), of_type)
     except msgspec.ValidationError:
         return None
 
@@ -112,10 +98,8 @@ def series_of_first(series: Series, first: FirstVerdict) -> Series:
 
 
 def failures_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[tuple[Series, Failure]]:
-    """Yield the series in which a verdict is a failure, or the second judging of one, each with which of them it is.
-
-    A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
-    """
+    """Yield the series in which a verdict is a failure, or the second judging of one, each with which of them it is."""
+    # A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
     first, passed = first_of(verdict), {score.metric: score.passed for score in verdict.scores}
     for series in series_of(verdict, segments):
         if first is not None:

@@ -18,9 +18,22 @@ import msgspec
 import structlog
 
 from judges.agreement.shares import Sums, design_effect, merge_sums
-from worker.base.monitor.baseline import DROPS, HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
+from worker.base.monitor.baseline import (
+    DROPS,
+    HISTORY_DAYS,
+    LAG_HOURS,
+    LONGEST_DAYS,
+    QUIET_DAYS,
+    Baseline,
+    Day,
+    Decline,
+    Hour,
+    baseline,
+    find_decline,
+    hour_of,
+    level,
+)
 from worker.base.monitor.counts import GRACE_S, read_horizon
-from worker.base.monitor.decline import LONGEST_DAYS, QUIET_DAYS, Day, Decline, find_decline
 from worker.base.monitor.detector import (
     Change,
     Limits,
@@ -32,9 +45,8 @@ from worker.base.monitor.detector import (
     limits_of,
     step,
 )
-from worker.base.monitor.failing import keep_examples, read_examples
 from worker.base.monitor.feature import Monitor, MonitorKeys
-from worker.base.monitor.incidents import Incident, Member, investigate
+from worker.base.monitor.incidents import Incident, Member, investigate, keep_examples, read_examples
 from worker.base.monitor.objectives import Objective
 from worker.base.monitor.series import (
     CLUSTER_PARTS,
@@ -63,50 +75,30 @@ SESSIONS_KEPT: Final = 0.995
 
 
 class Reference(msgspec.Struct, array_like=True):
-    """A constant share that a series is compared with beside its baseline, by separate sums.
+    """A constant share that a series is compared with beside its baseline, by separate sums."""
 
-    Attributes:
-        share: The expected share.
-        unit: The weight that counts as one judgement.
-        limits: The limits that belong to the share.
-        state: The sums.
-    """
-
-    share: float
-    unit: float
-    limits: Limits
-    state: State = msgspec.field(default_factory=State)
+    share: float  # The expected share.
+    unit: float  # The weight that counts as one judgement.
+    limits: Limits  # The limits that belong to the share.
+    state: State = msgspec.field(default_factory=State)  # The sums.
 
 
 class Detector(msgspec.Struct, array_like=True):
-    """The stored state of the detector of one series.
+    """The stored state of the detector of one series."""
 
-    Attributes:
-        state: The sums.
-        norm: The baseline; None until there are 7 days of verdicts.
-        limits: The limits that belong to the baseline.
-        learned_at: When both were computed, in seconds since the epoch.
-        done: The last bucket that was counted, in buckets of five minutes since the epoch.
-        moments: Those of the sessions of past periods.
-        period: The last period whose sessions were counted.
-        references: The objective, and for a new service the share of its environment.
-        incident: The open drop of a whole series or of any of its segments.
-        history: Sums of the last four weeks without incidents, which steady the design effect of sessions.
-        judged: The sums of the verdicts alone, without those that are unknown, which ``state`` takes for passes.
-        decline: The notice of a slow decline, for 28 days.
-    """
-
-    state: State = msgspec.field(default_factory=State)
-    norm: Baseline | None = None
-    limits: Limits | None = None
-    learned_at: float = 0.0
-    done: int = 0
-    moments: Moments = msgspec.field(default_factory=Moments)
-    period: int = 0
-    references: dict[Against, Reference] = {}
-    incident: Incident | None = None
+    state: State = msgspec.field(default_factory=State)  # The sums.
+    norm: Baseline | None = None  # The baseline; None until there are 7 days of verdicts.
+    limits: Limits | None = None  # The limits that belong to the baseline.
+    learned_at: float = 0.0  # When both were computed, in seconds since the epoch.
+    done: int = 0  # The last bucket that was counted, in buckets of five minutes since the epoch.
+    moments: Moments = msgspec.field(default_factory=Moments)  # Those of the sessions of past periods.
+    period: int = 0  # The last period whose sessions were counted.
+    references: dict[Against, Reference] = {}  # The objective, and for a new service the share of its environment.
+    incident: Incident | None = None  # The open drop of a whole series or of any of its segments.
+    # Sums of the last four weeks without incidents, which steady the design effect of sessions.
     history: Sums | None = None
-    decline: Decline | None = None
+    decline: Decline | None = None  # The notice of a slow decline, for 28 days.
+    # The sums of the verdicts alone, without those that are unknown, which ``state`` takes for passes.
     judged: State = msgspec.field(default_factory=State)
 
     @property
@@ -153,11 +145,7 @@ class Detection:
         return None if series.segment else self._objectives.get((series.judge, series.metric))
 
     def step(self, series: Mapping[str, Series]) -> Mapping[str, Detector]:
-        """Step the detectors of active series through all complete buckets; return all of them by series.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
-        """
+        """Step the detectors of active series through all complete buckets; return all by series. Safe to repeat."""
         now, began = self._clock(), time.monotonic()
         names = {key: self._keys.quality_detector(key) for key in series if key not in self._detectors}
         detectors = self._detectors | read_states(self._store, names, Detector)
@@ -267,11 +255,9 @@ class Detection:
         return shares
 
     def _count_sessions(self, series_ids: Sequence[str], period: int) -> None:
-        """Count the sessions of the newest complete period, of series whose sessions or weights matter.
-
-        Redis keeps the sessions of two periods. Those of a period in which no monitor ran, or of an incident, are left
-        out: the factor of the scores needs a sample of them, not all.
-        """
+        """Count the sessions of the newest complete period, of series whose sessions or weights matter."""
+        # Redis keeps the sessions of two periods. Those of a period in which no monitor ran, or of an incident, are
+        # left out: the factor of the scores needs a sample of them, not all.
         due = []
         first = period * CLUSTER_PERIOD_S // FIVE_MINUTES_S
         after = first + CLUSTER_PERIOD_S // FIVE_MINUTES_S
@@ -345,13 +331,7 @@ class Detection:
 
 
 def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[bytes, int]) -> None:
-    """Add the sessions of a period to the moments; judgements without one are groups as large as their design effect.
-
-    Args:
-        detector: The detector, which has a baseline.
-        hours: The buckets of the period.
-        sessions: Stored sums of sessions, W and K as msgpack, and how often each occurs.
-    """
+    """Add the stored sessions of a period to the moments; judgements without one are groups of their design effect."""
     if (norm := detector.norm) is None or not hours:
         return
     whole = merge_sums(bucket.sums for bucket in hours)

@@ -34,10 +34,7 @@ class Session(NamedTuple):
 
 
 class Moments(msgspec.Struct, array_like=True):
-    """Sums of exp(κ·L) over sessions with the score L, for each of DROPS and of a few κ.
-
-    κ depends on these 51 numbers only, whatever the sizes, the weights and the hours of the sessions.
-    """
+    """Sums of exp(κ·L) over sessions with the score L, for each of DROPS and a few κ: 51 numbers for any sessions."""
 
     sessions: float = 0.0
     sums: list[list[float]] = msgspec.field(default_factory=lambda: [[0.0] * len(_FACTORS) for _ in DROPS])
@@ -76,8 +73,7 @@ class State(msgspec.Struct, array_like=True):
     missing: list[float] = msgspec.field(default_factory=lambda: [0.0 for _ in DROPS])
     """Passes below expectation since the start."""
     judged: list[float] = msgspec.field(default_factory=lambda: [0.0 for _ in DROPS])
-    alarm: int = -1
-    """The position in DROPS of the sum that raised the open alarm, -1 without one."""
+    alarm: int = -1  # The position in DROPS of the sum that raised the open alarm, -1 without one.
     recovery: float = 0.0
     recovery_start: int = 0
     masks: list[tuple[int, int]] = msgspec.field(default_factory=list)
@@ -125,19 +121,10 @@ def limits_of(
     false_alarms_per_week: float = 1.0,
     drops: tuple[float, ...] = DROPS,
 ) -> Limits:
-    """Return the limits that keep the false alarms of an installation within their budget.
-
-    The rate at which a CUSUM passes h by chance is about its visits to zero times exp(-h) (Siegmund, Sequential
-    Analysis, 1985, chapter X); visits grow with the information of a week. The last term pays for the errors of the
-    baseline, which are large with few weeks or few judgements.
-
-    Args:
-        norm: the baseline.
-        moments: moments of the sessions of the last weeks; empty if judgements are independent.
-        series: active series of the installation, segments included.
-        false_alarms_per_week: the budget of the installation.
-        drops: the drops that the sums are most sensitive to.
-    """
+    """Return the limits that keep the false alarms of an installation within their budget."""
+    # The rate at which a CUSUM passes h by chance is about its visits to zero times exp(-h) (Siegmund, Sequential
+    # Analysis, 1985, chapter X); visits grow with the information of a week. The last term pays for the errors of the
+    # baseline, which are large with few weeks or few judgements. ``series`` counts the active ones with their segments.
     factors, limits = [], []
     for position, drop in enumerate(drops):
         kappa = factor(norm, moments, position)
@@ -157,17 +144,10 @@ def drops_below(share: float) -> tuple[float, ...]:
 
 
 def factor(norm: Baseline, moments: Moments, drop: int) -> float:
-    """Return κ, the factor of scores, because verdicts of a session agree and weights differ.
-
-    The largest κ of at most 1/φ with a mean of exp(κ·L) of at most 1 over the sessions: then the sum of the sessions'
-    scores passes a limit as rarely as one of independent verdicts (the root of Lundberg's equation: Asmussen and
-    Albrecher, Ruin Probabilities, 2010, chapter IV).
-
-    Args:
-        norm: the baseline.
-        moments: moments of the sessions of the last weeks.
-        drop: position in DROPS.
-    """
+    """Return κ, the factor of scores, because verdicts of a session agree and weights differ."""
+    # The largest κ of at most 1/φ with a mean of exp(κ·L) of at most 1 over the sessions: then the sum of the sessions'
+    # scores passes a limit as rarely as one of independent verdicts (the root of Lundberg's equation: Asmussen and
+    # Albrecher, Ruin Probabilities, 2010, chapter IV).
     if not norm.needs_sessions:
         return 1.0
     most = 1 / norm.dispersion
@@ -189,13 +169,8 @@ def step(
 ) -> Change | None:
     """Count the verdicts of one bucket and return what they change; buckets without verdicts change nothing.
 
-    Args:
-        state: the state of the detector, changed in place.
-        bucket: number of the bucket; later ones are larger.
-        passed: weight of the verdicts that pass, in units of the baseline's mean weight.
-        failed: weight of the others.
-        expected: the shares that the drops are measured from, of this hour.
-        limits: what limits_of returned.
+    ``passed`` and ``failed`` are weights in units of the baseline's mean weight; drops are measured from the shares
+    ``expected`` of this hour.
     """
     if state.alarm >= 0:
         return _recover(state, bucket, passed, failed, expected=expected[state.alarm], limits=limits)
@@ -243,10 +218,7 @@ def _recover(
 
 
 def delay_hours(norm: Baseline, limits: Limits, drop: float) -> float:
-    """Return about how many hours a drop lasts before it is found: the limit by the information of an hour.
-
-    Wald's approximation (Sequential Analysis, 1947, section 3.4), inf for a drop that neither sum rises at.
-    """
+    """Return about how many hours a drop lasts (Wald, Sequential Analysis, 1947, section 3.4); inf if no sum rises."""
     share = lower(sum(norm.cells) / len(norm.cells), drop)
     expected = zip(*map(norm.expected, range(len(norm.cells))), strict=True)
     hours = math.inf
@@ -277,15 +249,8 @@ class Since(NamedTuple):
 
 
 def since_interval(buckets: Sequence[Bucket], size: float, kappa: float) -> Since:
-    """Return when a drop began: quantiles of the posterior over the buckets, each as likely before.
-
-    Smith, Biometrika 62, 1975: the likelihood of a change at a bucket is the product of the ratios from there on.
-
-    Args:
-        buckets: the buckets before and within the drop, up to the alarm.
-        size: the size of the drop.
-        kappa: the factor of the scores of the alternative that fired.
-    """
+    """Return when a drop began: quantiles of the posterior over the buckets, each as likely before."""
+    # Smith, Biometrika 62, 1975: the likelihood of a change at a bucket is the product of the ratios from there on.
     # A size measured from the first rise of the sum is too large: with it 84 % of the intervals held the true begin.
     size = max(_LEAST_DROP, _SIZE_KEPT * size)
     likelihoods, total = [0.0] * len(buckets), 0.0
@@ -312,8 +277,7 @@ class Evidence(NamedTuple):
 
     passed: float
     failed: float
-    expected: float
-    """Passes expected of these verdicts."""
+    expected: float  # Passes expected of these verdicts.
 
     def gain(self, kappa: float) -> float:
         """Return the log likelihood ratio of the observed share below the expected one, 0 above."""
@@ -339,17 +303,10 @@ class Explanation(NamedTuple):
 def explain(
     whole: Evidence, segments: Mapping[str, Evidence], kappa: float = 1.0, mixes: Iterable[float] = ()
 ) -> Explanation:
-    """Return the segment that explains a drop, or that all fell, or that no segment did and their parts changed.
-
-    The posterior over "all", the traffic mix and each segment alone, where the segments share one unit of prior
-    (Schwarz, Ann. Stat. 6, 1978, for the choice by maximised likelihoods).
-
-    Args:
-        whole: the verdicts of the series.
-        segments: those of its segments.
-        kappa: the factor of the scores.
-        mixes: passes that the segments of each kind were expected to give together, with their parts of this time.
-    """
+    """Return the segment that explains a drop, or that all fell, or that no segment did and their parts changed."""
+    # The posterior over "all", the traffic mix and each segment alone, where the segments share one unit of prior
+    # (Schwarz, Ann. Stat. 6, 1978, for the choice by maximised likelihoods). ``mixes`` are passes that the segments of
+    # each kind were expected to give together, with their parts of this time.
     prior = math.log(len(segments)) if segments else 0.0
     own = whole.gain(kappa)
     # Weak segments that have grown lower the whole although none of them fell.

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from worker.core.storage.client import Store
     from worker.core.telemetry.metrics import Metrics
 
-
 Segment = Annotated[str, Meta(pattern=r"^(?:name|model|release|prompt_version|tags\.[^\s=]{1,64})\Z")]
 
 

@@ -14,8 +14,7 @@ from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import SERIES, Metric, Metrics, MetricTable
 
-Sample = tuple[Gauge, tuple[str, ...], float]
-"""A gauge with its labels and its value."""
+Sample = tuple[Gauge, tuple[str, ...], float]  # A gauge with its labels and its value.
 # SERIES does not come first, because series of the monitor have segments in place of `series_labels`.
 QUALITY: Final = ("metric", "segment", *SERIES)
 _CORRECTED: Final = (*QUALITY, "method")
@@ -103,20 +102,13 @@ class QualityMetrics(MetricTable):
 
 
 class MonitorParts(NamedTuple):
-    """The parts from which watches of features are made.
+    """The parts from which watches of features are made."""
 
-    Attributes:
-        settings: The configuration.
-        store: The first partition, which has the sums.
-        metrics: The metrics of the process.
-        rules: The rules, and through them judges and models.
-        is_listed: Whether the monitor keeps sums for a series, by its id; called in the thread that adds them.
-    """
-
-    settings: Settings
-    store: Store
-    metrics: Metrics
-    rules: Rules
+    settings: Settings  # The configuration.
+    store: Store  # The first partition, which has the sums.
+    metrics: Metrics  # The metrics of the process.
+    rules: Rules  # The rules, and through them judges and models.
+    # Whether the monitor keeps sums for a series, by its id; called in the thread that adds them.
     is_listed: Callable[[str], bool] = lambda _: False
 
 
@@ -125,12 +117,9 @@ class Watch(ABC):
 
     The sums call ``count`` for each verdict with ``detail`` in its details, of ``origin``, or of one of ``judges``, and
     if ``counts_dead`` also for those of dead letters.
-
-    Attributes:
-        every_s: The interval.
     """
 
-    every_s: float = 60.0
+    every_s: float = 60.0  # The interval.
     detail: str | None = None
     counts_dead: bool = False
     origin: str | None = None
@@ -143,11 +132,7 @@ class Watch(ABC):
         self._shown: set[tuple[Gauge, tuple[str, ...]]] = set()
 
     def run_due(self) -> None:
-        """Run if the interval has passed; called every second or two.
-
-        Raises:
-            StoreError: Redis did not answer; the gauges stay as they are, and it is safe to call again.
-        """
+        """Run if the interval has passed; called every second or two. If Redis does not answer, the gauges stay."""
         now = self._clock()
         if now >= self._next_run:
             # A run that fails waits as well, because it must not keep the watches behind it from theirs.
@@ -156,14 +141,7 @@ class Watch(ABC):
 
     @abstractmethod
     def run(self, now: float) -> bool | None:
-        """Do the work and show the gauges; return True if the rest of the work is for a run that follows at once.
-
-        Args:
-            now: The time by the clock of the watch.
-
-        Raises:
-            StoreError: Redis did not answer.
-        """
+        """Do the work and show the gauges; return True if the rest of the work is for a run that follows at once."""
 
     def count(self, verdict: Verdict, at: float) -> Iterable[Increment]:  # noqa: ARG002 - for those that count
         """Return the increments of a verdict of any version, whose entry is of that time.

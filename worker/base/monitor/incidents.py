@@ -6,23 +6,27 @@ apart from the rest, so that they can be forgotten.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from worker.base.monitor.baseline import Baseline
+from worker.base.monitor.counts import Failure, failures_of
 from worker.base.monitor.detector import TRAFFIC_MIX, Evidence, Limits, State, explain, since_interval
 from worker.base.monitor.detector import Bucket as Observed
-from worker.base.monitor.failing import failing_traces, keep_examples
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, Series, read_buckets
+from worker.base.scans import scan_partitions
+from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Store
 
+_MAX_SEARCHED: Final = 20_000
+Kind = Literal["drop", "safety"]
 _PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S
 _PER_DAY: Final = 24 * _PER_HOUR
 _KEPT: Final = FINE_DAYS * _PER_DAY - _PER_HOUR
 _LEAST_SHIFT: Final = 0.15
-
 
 Cause = Literal["", "all", "segment", "new_segment", "traffic_mix"]
 CAUSES: Final[dict[Cause, str]] = {
@@ -37,19 +41,14 @@ CAUSES: Final[dict[Cause, str]] = {
 class Incident(msgspec.Struct, array_like=True, frozen=True):
     """An open drop of a series or its segments; times are buckets of five minutes since the epoch."""
 
-    segment: str
-    """`model=x`, `all` if all segments fell, `traffic mix` if none did; empty if none are configured."""
-    confidence: float
-    """Posterior probability of that answer."""
+    segment: str  # `model=x`, `all` if all segments fell, `traffic mix` if none did; empty if none are configured.
+    confidence: float  # Posterior probability of that answer.
     since: int
     low: int
-    high: int
-    """Limits of the 90 % interval of the begin."""
+    high: int  # Limits of the 90 % interval of the begin.
     size: float
-    changed: tuple[str, ...]
-    """Other changes of that time: judge_version, judge_model, sampling, traffic_mix."""
-    cause: Cause = ""
-    """The kind of the answer, of CAUSES; empty without segments, and if a former version stored it."""
+    changed: tuple[str, ...]  # Other changes of that time: judge_version, judge_model, sampling, traffic_mix.
+    cause: Cause = ""  # The kind of the answer, of CAUSES; empty without segments, and if a former version stored it.
 
     @property
     def meaning(self) -> str:
@@ -80,14 +79,8 @@ class Member(NamedTuple):
 def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Series], last: int) -> Incident:
     """Explain a drop of which at least one member has an open alarm, and store its example traces.
 
-    Args:
-        store: Redis.
-        members: The whole series first, then its segments.
-        siblings: Series of the same metric and service by another judge version or judge model.
-        last: The newest bucket that was counted.
-
-    Raises:
-        StoreError: Redis did not answer.
+    The first member is the whole series, the others its segments; siblings are series of the same metric and service
+    by another judge version or judge model. ``last`` is the newest bucket that was counted.
     """
     first = max(last - _KEPT, min(member.state.since for member in members if member.state.since is not None))
     begin = max(last - _KEPT, first - _PER_DAY)
@@ -175,7 +168,6 @@ def _halves(buckets: Sequence[Bucket], since: int) -> tuple[list[Bucket], list[B
 
 
 def _classes(buckets: Sequence[Bucket]) -> Counter[str]:
-    """Count judgements by class of sampling probability."""
     counts: Counter[str] = Counter()
     for bucket in buckets:
         for key, sums in bucket.sums.classes.items():
@@ -191,3 +183,67 @@ def _differ(before: Counter[str], after: Counter[str]) -> bool:
     names = before.keys() | after.keys()
     shift = sum(abs(before[name] / n - after[name] / m) for name in names) / 2
     return shift > _LEAST_SHIFT + math.sqrt(len(names) * (1 / n + 1 / m)) / 2
+
+
+def failing_traces(store: Store, series: Series, since: float, count: int = 3, *, confirmed: bool = True) -> list[str]:
+    """Return the ids of the newest traces that failed in a series, those confirmed by a second judging first.
+
+    Failures that a second judging cleared are left out. ``confirmed`` searches on for confirmed failures when enough
+    others were found.
+    """
+    traces: dict[Failure, list[str]] = {"confirmed": [], "cleared": [], "failed": []}
+    segments = (series.segment,) if series.segment else ()
+    searched, counted = 0, traces["confirmed" if confirmed else "failed"]
+    begin = str(int(since * 1000))
+    for entries in scan_partitions(store, store.keys.verdicts, begin, newest_first=True, most=500):
+        for entry in map(read_outbox_entry, entries):
+            if entry is not None and entry.kind == "j":
+                for of_series, failure in failures_of(entry.verdict, segments):
+                    if of_series == series:
+                        traces[failure].append(entry.verdict.trace_id)
+        searched += len(entries)
+        if searched >= _MAX_SEARCHED or len(counted) >= count:
+            break
+    cleared = set(traces["cleared"])
+    return list(dict.fromkeys(name for name in traces["confirmed"] + traces["failed"] if name not in cleared))[:count]
+
+
+class Example(NamedTuple):
+    """A field of the hash of examples, and its parts."""
+
+    field: bytes
+    order: int
+    series_id: str
+    kind: str
+    trace_id: str
+
+
+def scan_examples(store: Store) -> list[Example]:
+    """Read the examples of all open incidents."""
+    fields = store.call(lambda client: client.hgetall(MonitorKeys(store.keys.prefix).quality_examples))
+    return [Example(field, int(order), *field.decode().split(":", 2)) for field, order in fields.items()]
+
+
+def read_examples(store: Store, kind: Kind) -> Mapping[str, Sequence[str]]:
+    """Read the trace ids of the open incidents of a kind by series, the newest first."""
+    examples: defaultdict[str, list[str]] = defaultdict(list)
+    for row in sorted(scan_examples(store), key=lambda example: example.order):
+        if row.kind == kind:
+            examples[row.series_id].append(row.trace_id)
+    return examples
+
+
+def keep_examples(store: Store, kind: Kind, series_id: str, trace_ids: Sequence[str]) -> None:
+    """Store the examples of an incident in place of earlier ones; without any the incident has ended."""
+    remove_examples(store, (row for row in scan_examples(store) if (row.series_id, row.kind) == (series_id, kind)))
+    if trace_ids:
+        fields: dict[Any, int] = {f"{series_id}:{kind}:{trace_id}": order for order, trace_id in enumerate(trace_ids)}
+        key = MonitorKeys(store.keys.prefix).quality_examples
+        store.call(lambda client: client.hset(key, mapping=fields))
+
+
+def remove_examples(store: Store, examples: Iterable[Example]) -> None:
+    """Remove these examples."""
+    if fields := [row.field for row in examples]:
+        key = MonitorKeys(store.keys.prefix).quality_examples
+        store.call(lambda client: client.hdel(key, *fields))

@@ -29,8 +29,7 @@ TEN_MINUTES_S: Final = 600
 FIVE_MINUTES_S: Final = 300
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
-STATE_TTL_S: Final = 90 * DAY_S
-"""How long the state of a series without verdicts is kept."""
+STATE_TTL_S: Final = 90 * DAY_S  # How long the state of a series without verdicts is kept.
 FINE_DAYS: Final = 3
 COARSE_DAYS: Final = 90
 CLUSTER_PERIOD_S: Final = 6 * HOUR_S
@@ -89,8 +88,7 @@ class Bucket(NamedTuple):
     begins_at: float
     sums: Sums
     abstained: Unjudged
-    inapplicable: Unjudged
-    """Unscored because the judge does not apply; those that are unknown are in ``sums``."""
+    inapplicable: Unjudged  # Unscored because the judge does not apply; those that are unknown are in ``sums``.
 
     @property
     def unscored(self) -> Unjudged:
@@ -138,10 +136,7 @@ def segment_value(labels: object, tags: Mapping[str, str], segment: str) -> str:
 
 
 def is_unknown(verdict: Verdict) -> bool:
-    """Return whether a verdict was asked for and not given: filters, for example, refuse the worst answers.
-
-    One whose judge does not apply, as without documents, is missing at random.
-    """
+    """Return whether a verdict was withheld, as filters do of the worst; a judge that does not apply is none."""
     return verdict.outcome == "unscored" and verdict.reason != "missing_input"
 
 
@@ -181,15 +176,7 @@ def place(keys: MonitorKeys, series_id: str, at: float) -> Place:
 def read_buckets(
     store: Store, series_ids: Iterable[str], since: float, until: float, *, fine: bool
 ) -> Iterator[list[Bucket]]:
-    """Yield of each series the buckets that begin in a span of time, in order; empty ones are left out.
-
-    Args:
-        store: Redis.
-        series_ids: The series; some thousand keys are read at once.
-        since: Seconds since the epoch.
-        until: The end, which is not included.
-        fine: Buckets of five minutes, which are kept for 3 days; else of an hour.
-    """
+    """Yield of each series its buckets in a span of time, ``fine`` ones of five minutes for 3 days, else of an hour."""
     size = _Size(HOUR_S, FIVE_MINUTES_S, "five_key") if fine else _Size(DAY_S, HOUR_S, "hour_key")
     return _read(store, series_ids, since, until, size)
 

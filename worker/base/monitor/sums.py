@@ -26,9 +26,9 @@ from redis.client import Pipeline
 
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, field_of
-from worker.base.monitor.failing import remove_examples, scan_examples
 from worker.base.monitor.feature import MONITOR, Monitor, MonitorKeys, tag_of
 from worker.base.monitor.gauges import MonitorParts, Watch
+from worker.base.monitor.incidents import remove_examples, scan_examples
 from worker.base.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
@@ -74,7 +74,6 @@ _FINEST_TTL_S: Final = HOUR_S + TEN_MINUTES_S
 _MAX_CLUSTERS: Final = 4096
 _SILENT_DAYS: Final = 7
 """A value of a segment that has as many values as allowed leaves after this time; its sums stay, and it may return."""
-
 
 _Part = tuple[int, float, int] | tuple[int, float, int, int, int, str]
 """One judgement of an entry for one series, as script `add_quality` reads it."""
@@ -236,16 +235,7 @@ class QualitySums(ExportConsumer):
             self.add(entries)
 
     def add(self, entries: Sequence[OutboxEntry], source: Source | None = None, last: str = "0-0") -> bool:
-        """Add entries, while the caller holds ``adding``; False if none was new.
-
-        Args:
-            entries: In the order of their outbox.
-            source: Where entries of another partition come from.
-            last: The last entry read, if it is none of these entries.
-
-        Raises:
-            StoreError: Redis did not answer; the entries come again.
-        """
+        """Add entries while the caller holds ``adding``; ``last`` was read last. False if none was new."""
         plan = _Plan(self._store.keys, source, last)
         added = self._added = {}
         refused: Counter[str] = Counter()
@@ -395,10 +385,7 @@ class PartitionSums(ServiceThread):
 
 
 class SeriesPruning(Watch):
-    """Removes, once an hour, series without sums, and silent values of segments that have as many as allowed.
-
-    Then it reports which series are listed: another worker, or a Redis that lost its last writes, may have changed it.
-    """
+    """Removes, once an hour, series without sums and silent values of full segments; reports which are listed then."""
 
     every_s = float(HOUR_S)
 
@@ -432,8 +419,6 @@ class SeriesPruning(Watch):
         self._listed(series for series_id, series in all_series.items() if series_id not in silent)
 
     def _silent(self, series_ids: Collection[str], now: float, days: int) -> list[str]:
-        """Return the series that have no sums in these last days."""
-
         def count(some: Sequence[str], pipe: Pipeline) -> None:
             for series_id in some:
                 # Look at tomorrow as well, because Redis dates verdicts by its own clock.

@@ -1,7 +1,9 @@
-"""Computes gauges from the sums of the monitor: pass shares with their intervals, and drops."""
+"""Computes gauges from the sums of the monitor: pass shares with their intervals, drops, and silent services."""
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from judges.agreement.intervals import wilson
@@ -15,9 +17,9 @@ from judges.agreement.shares import (
     unknown_part,
 )
 from worker.base.monitor.detection import Detection, Detector
-from worker.base.monitor.failing import read_examples
 from worker.base.monitor.feature import MONITOR, OBJECTIVES
 from worker.base.monitor.gauges import QualityMetrics, Sample, Watch
+from worker.base.monitor.incidents import read_examples
 from worker.base.monitor.series import (
     DAY_S,
     FIVE_MINUTES_S,
@@ -28,11 +30,16 @@ from worker.base.monitor.series import (
     read_series,
     utc_minute,
 )
-from worker.base.monitor.silence import Silence
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
 
+EXPECTED: Final = 20  # Verdicts that must be missing.
+_LEAST_DAYS: Final = 7
+_GONE_S: Final = 7 * DAY_S  # A service without verdicts for so long was switched off.
+_WEEK: Final = 168
+_LEARN_AT_ONCE: Final = 100
+Service = tuple[str, str]
 _LEAST_VERDICTS: Final = 50
 """Verdicts of the last hour from which the window is that hour; with fewer it is the last day."""
 
@@ -44,8 +51,7 @@ class Window(NamedTuple):
     sums: Sums
     abstained: Unjudged
     unscored: Unjudged
-    newest_s: float
-    """When the newest bucket ends."""
+    newest_s: float  # When the newest bucket ends.
 
     @classmethod
     def from_buckets(cls, buckets: Sequence[Bucket], length_s: int) -> "Window":
@@ -128,7 +134,6 @@ class QualityWatch(Watch):
     def _samples(
         self, series: Series, window: Window, detector: Detector, examples: Sequence[str], now: float
     ) -> Iterator[Sample]:
-        """Yield the gauges of one series with their values."""
         metrics = self._metrics
         labels: tuple[str, ...] = (series.metric, series.segment_name, *series.labels)
         share = estimate_share(window.sums, detector.history)
@@ -174,3 +179,80 @@ class QualityWatch(Watch):
             times = (utc_minute(at * FIVE_MINUTES_S) for at in (incident.since, incident.low, incident.high))
             further = (incident.cause, *times, ",".join(incident.changed) or "nothing", " ".join(examples))
             yield metrics.quality_incident, (series.metric, incident.segment, *series.labels, *further), 1.0
+
+
+class _Volume:
+    """Usual verdicts of a service in each hour of the week, and the time of its newest one."""
+
+    def __init__(self, learned_at: float) -> None:
+        self.learned_at = learned_at
+        self.newest = 0.0
+        self.hours: list[float] | None = None
+
+    def add(self, buckets: Iterable[Bucket], now: float) -> None:
+        """Learn from the hours of all series of the service."""
+        counts: dict[int, int] = {}
+        for bucket in buckets:
+            hour = int(bucket.begins_at) // HOUR_S
+            counts[hour] = counts.get(hour, 0) + bucket.verdicts
+        if not counts:
+            return
+        self.newest = max(self.newest, (max(counts) + 1.0) * HOUR_S)
+        first, after = min(counts), int(now) // HOUR_S - DAY_S // HOUR_S
+        if after - first < _LEAST_DAYS * 24:
+            return
+        self.hours = [0.0] * _WEEK
+        occurrences = [0] * _WEEK
+        # The newest day stays out, so that a silence does not become usual.
+        for hour in range(first, after):
+            occurrences[hour % _WEEK] += 1
+            self.hours[hour % _WEEK] += counts.get(hour, 0)
+        self.hours = [count / max(1, number) for count, number in zip(self.hours, occurrences, strict=True)]
+
+    def is_silent(self, now: float) -> bool | None:
+        """Return whether verdicts of a usual time (20, an hour to a day) are missing; None if unknown or long ago."""
+        if self.hours is None or now - self.newest > _GONE_S:
+            return None
+        begin, end = self.newest / HOUR_S, now / HOUR_S
+        expected = sum(
+            self.hours[hour % _WEEK] * (min(end, hour + 1) - max(begin, hour))
+            for hour in range(int(begin), math.ceil(end))
+        )
+        least = 24 if sum(self.hours) / _WEEK < EXPECTED else 1
+        return expected >= EXPECTED and end - begin >= least
+
+
+class Silence:
+    """Finds the services that are silent."""
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._volumes: dict[Service, _Volume] = {}
+
+    def clear(self) -> None:
+        """Forget all volumes: another worker is the active monitor."""
+        self._volumes.clear()
+
+    def step(self, series: Mapping[str, Series], newest: Mapping[Service, float]) -> dict[Service, bool]:
+        """Return for each service with a known volume whether it is silent, by the time of its newest verdict."""
+        now = self._clock()
+        ids: dict[Service, list[str]] = {}
+        for series_id, labels in series.items():
+            if not labels.segment:
+                ids.setdefault((labels.service, labels.environment), []).append(series_id)
+        self._volumes = {service: volume for service, volume in self._volumes.items() if service in ids}
+        read = 0
+        for service, members in ids.items():
+            learned = self._volumes.get(service)
+            if (learned is None or now - learned.learned_at >= DAY_S) and read < _LEARN_AT_ONCE:
+                read += len(members)
+                self._volumes[service] = volume = _Volume(now)
+                history = read_buckets(self._store, members, now - 28 * DAY_S, now, fine=False)
+                volume.add(chain.from_iterable(history), now)
+        silent: dict[Service, bool] = {}
+        for service, volume in self._volumes.items():
+            volume.newest = max(volume.newest, newest.get(service, 0.0))
+            if (is_silent := volume.is_silent(now)) is not None:
+                silent[service] = is_silent
+        return silent

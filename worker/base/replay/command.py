@@ -159,8 +159,6 @@ def _find_published(settings: Settings, store: Store, trace_id: str) -> tuple[st
 
 
 class _Replay(NamedTuple):
-    """A replay of one partition that is ready to run."""
-
     store: Store
     cursor: Cursor
     state: State
@@ -287,5 +285,4 @@ class _Run:
 
 
 def _distance(run: ReplayRun, entry_id: str) -> int:
-    """Return the milliseconds from the first entry of a replay to this one."""
     return milliseconds(entry_id) - milliseconds(run.state.question.first)

@@ -29,8 +29,7 @@ from worker.core.config.graders import Graders
 from worker.core.config.settings import MAX_SESSION_BYTES, Settings
 from worker.core.features import TraceHookContext, collect_limits, find_single, make_ingest_hooks
 from worker.core.queue.ledger import Ledger
-from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import ChosenEvaluation, EvaluationFactory
+from worker.core.selection.evaluations import BatchWriter, ChosenEvaluation, EvaluationFactory
 from worker.core.selection.sampling import Choice, Rules, Sampler, position
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import Entry, Store
@@ -65,52 +64,30 @@ class ReplayOptions(NamedTuple):
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """The question of one replay, as it is stored with its position. Version 1, or 2 with ``trace_id``.
-
-    Attributes:
-        judges: Versions of the wanted judges by name.
-        first: Id of the first entry, or the bound from which it was searched.
-        last: Id of the last entry.
-        service: Pattern of the publishing service; None is any.
-        model: Which `[models.NAME]` judges, for judges that no rule names.
-        rate: Share of the traces, for judges that no rule names.
-        dry_run: Count only.
-        trace_id: The only trace that is judged.
-    """
+    """The question of one replay, as it is stored with its position. Version 1, or 2 with ``trace_id``."""
 
     v: int = QUESTION_VERSION
-    judges: Mapping[str, str]
-    first: str
-    last: str
-    service: str | None = None
-    model: str = "default"
-    rate: float = 1.0
-    dry_run: bool = False
-    trace_id: str | None = None
+    judges: Mapping[str, str]  # Versions of the wanted judges by name.
+    first: str  # Id of the first entry, or the bound from which it was searched.
+    last: str  # Id of the last entry.
+    service: str | None = None  # Pattern of the publishing service; None is any.
+    model: str = "default"  # Which `[models.NAME]` judges, for judges that no rule names.
+    rate: float = 1.0  # Share of the traces, for judges that no rule names.
+    dry_run: bool = False  # Count only.
+    trace_id: str | None = None  # The only trace that is judged.
 
 
 class Counts(NamedTuple):
-    """The outcomes of the traces and evaluations that a replay has read.
+    """The outcomes of the traces and evaluations that a replay has read."""
 
-    Attributes:
-        traces: Traces looked at.
-        not_matching: Traces of another service, or not chosen by rules or rate.
-        not_read: Traces that ingest has not finished; they are its own to choose.
-        cut_off: Traces removed before the replay could choose them, as far as known.
-        cut_off_ms: Time span of the stream that was cut off before the replay came there.
-        chosen: Evaluations chosen.
-        already_judged: Evaluations chosen before: judged, waiting, or given up.
-        gathered: Traces gathered for conversations, whose evaluations workers choose when they are complete.
-    """
-
-    traces: int = 0
-    not_matching: int = 0
-    not_read: int = 0
-    cut_off: int = 0
-    cut_off_ms: int = 0
-    chosen: int = 0
-    already_judged: int = 0
-    gathered: int = 0
+    traces: int = 0  # Traces looked at.
+    not_matching: int = 0  # Traces of another service, or not chosen by rules or rate.
+    not_read: int = 0  # Traces that ingest has not finished; they are its own to choose.
+    cut_off: int = 0  # Traces removed before the replay could choose them, as far as known.
+    cut_off_ms: int = 0  # Time span of the stream that was cut off before the replay came there.
+    chosen: int = 0  # Evaluations chosen.
+    already_judged: int = 0  # Evaluations chosen before: judged, waiting, or given up.
+    gathered: int = 0  # Traces gathered for conversations, whose evaluations workers choose when they are complete.
 
 
 class State(NamedTuple):
@@ -158,11 +135,7 @@ class _Chunk(NamedTuple):
 
 
 def first_state(settings: Settings, store: Store, options: ReplayOptions) -> State:
-    """Make the first state of a new replay; its end is the newest entry now.
-
-    Raises:
-        UsageError: The request cannot be replayed.
-    """
+    """Make the first state of a new replay, which ends with the newest entry now, or raise ``UsageError``."""
     _check_free_options(settings, options)
     # By Redis' clock, which made the ids.
     now_s = store.now_ms() / 1000
@@ -276,19 +249,11 @@ class Cursor:
         return State(question, next_id, Counts())
 
     def read(self) -> State:
-        """Read the state of the replay.
-
-        Raises:
-            ReplayError: The replay does not exist, or this version cannot read it.
-        """
+        """Read the state; ``ReplayError`` if it does not exist, or this version cannot read it."""
         return self.state_of(self._store.call(lambda client: client.hgetall(self.key)))
 
     def state_of(self, fields: Mapping[bytes, bytes]) -> State:
-        """Read the content of the hash.
-
-        Raises:
-            ReplayError: It is empty, or this version cannot read it.
-        """
+        """Read the content of the hash, as ``read``."""
         if not fields:
             raise ReplayError(f"Redis knows no replay {self.name!r}; start a new one, nothing is judged twice")
         if msgspec.json.decode(fields[b"question"], type=_Version).v not in _KNOWN_VERSIONS:
@@ -370,11 +335,7 @@ class ReplayRun:
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:
-        """Process the next chunk; True while there is more.
-
-        Raises:
-            ReplayError: Redis has forgotten the replay.
-        """
+        """Process the next chunk; True while there is more. ``ReplayError`` if Redis has forgotten the replay."""
         if self.state.is_finished:
             return False
         chunk = self._read()
@@ -412,14 +373,12 @@ class ReplayRun:
         return _Chunk(taken, next_id, cut_off=int(not entries or first != position), cut_off_ms=gap_ms)
 
     def _find_fullest(self, judge_models: Sequence[str]) -> WaitingWork | None:
-        """Return the judge model with the most waiting work if that is enough."""
         waiting = self._store.call(lambda client: client.hmget(self._store.keys.waiting, judge_models))
         work = (WaitingWork(name, int(size or 0)) for name, size in zip(judge_models, waiting, strict=True))
         fullest = max(work, key=attrgetter("waiting_bytes"))
         return fullest if fullest.waiting_bytes > self._settings.max_waiting_bytes * SHARE_OF_WAITING else None
 
     def _find_gathered(self) -> WaitingWork | None:
-        """Return the bytes of gathered conversations if those are enough."""
         size = int(self._store.call(lambda client: client.hget(self._store.keys.sessions, "bytes")) or 0)
         most = MAX_SESSION_BYTES.read(self._settings) * SHARE_OF_WAITING
         return WaitingWork("conversations", size) if size > most else None

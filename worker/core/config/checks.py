@@ -150,13 +150,11 @@ def file_faults(
 
 
 def _receivers(settings: Settings) -> dict[str, Struct]:
-    """Return the tables of receivers by their place."""
     parts = (feature.receivers(settings) for feature in installed() if feature.receivers is not None)
     return {f"receivers.{name}.": options for receivers in parts for name, options in receivers.items()}
 
 
 def _metrics_page(settings: Settings) -> Iterator[Fault]:
-    """Check the credential and the certificate of the metrics page."""
     token, password = Secret.from_table(settings, "metrics_token_"), Secret.from_table(settings, "metrics_password_")
     yield from token.faults()
     yield from password.faults()

@@ -30,23 +30,15 @@ class JudgeGrader(NamedTuple):
 
 
 class Grader(NamedTuple):
-    """One grader.
+    """One grader."""
 
-    Attributes:
-        name: The name of its settings, stored in batches beside the judge model.
-        judge_model: The judge model of its verdicts.
-        members: The judge models of a panel, sorted; empty for other graders.
-        combine: How the members are combined.
-    """
-
-    name: str
-    judge_model: str
-    members: tuple[str, ...] = ()
-    combine: Combine = "majority"
+    name: str  # The name of its settings, stored in batches beside the judge model.
+    judge_model: str  # The judge model of its verdicts.
+    members: tuple[str, ...] = ()  # The judge models of a panel, sorted; empty for other graders.
+    combine: Combine = "majority"  # How the members are combined.
 
 
-CODE: Final = Grader(f"{CODE_MODEL}()", CODE_MODEL)
-"""The grader of judges in code."""
+CODE: Final = Grader(f"{CODE_MODEL}()", CODE_MODEL)  # The grader of judges in code.
 
 
 def make_panel(combine: Combine, judge_models: Iterable[str]) -> Grader:
@@ -73,11 +65,7 @@ def is_reserved(name: str) -> bool:
 
 
 def calibrate_judge(settings: Settings, judge: Judge, model: ModelSettings) -> Judge:
-    """Return a judge in the form that a model is asked in, with the calibrations and samples of the configuration.
-
-    Raises:
-        ValueError: The judge has no form for this model; the text says why.
-    """
+    """Return a judge in the form that a model is asked in, with calibrations and samples, or ``ValueError``."""
     own = [row for row in settings.calibrations if (row.judge, row.model) == (judge.name, model.judge_model)]
     form = judge_for(judge, model, {row.metric_of(judge): row.calibration for row in own})
     rules = [rule for rule in settings.rules if judge.name in rule.judges]
@@ -99,32 +87,28 @@ def judge_of_panel(judge: Judge, members: Sequence[Judge]) -> Judge:
 
 
 class Graders:
-    """The graders of one configuration, and the judges as their models are asked.
-
-    Attributes:
-        code_judges: The judges in code.
-        serves_code: Whether any of them is judged here: one of the user's, or a built-in one that a rule names.
-        model_by_judge: The name of the model of each judge that names one.
-        panels: The panels by judge model.
-        combined_by_panels: Judges with judge models whose verdicts a panel combines.
-        judge_form: Returns a judge, by name, as a judge model is asked, with its own version; None if the judge is
-            unknown or cannot be asked. A judge model that no settings have is taken for one that writes text.
-    """
+    """The graders of one configuration, and the judges as their models are asked."""
 
     def __init__(self, settings: Settings, judges: Mapping[str, Judge]) -> None:
+        # The judges in code.
         self.code_judges = frozenset(name for name, judge in judges.items() if judge.run is not None)
         named = {name for rule in settings.rules for name in rule.judges}
+        # Whether any of them is judged here: one of the user's, or a built-in one that a rule names.
         self.serves_code = not self.code_judges.isdisjoint(named.union(judges.keys() - catalogue().keys()))
+        # The name of the model of each judge that names one.
         self.model_by_judge = {name: judge.model for name, judge in judges.items() if judge.model is not None}
         self._settings = settings
         self._aliases = settings.aliases
         self._judges = judges
+        # Returns a judge, by name, as a judge model is asked, with its own version; None if the judge is unknown or
+        # cannot be asked. A judge model that no settings have is taken for one that writes text.
         self.judge_form: Callable[[str, str], Judge | None] = cache(self._form)
         self._models = {name: Grader(name, model.judge_model) for name, model in settings.models.items()}
         without_panel = self.code_judges.union(self.model_by_judge)
         asking = (rule for rule in settings.rules if not without_panel.issuperset(rule.judges))
         panels = [(rule, grader) for rule in asking if (grader := _find_panel(settings, rule)) is not None]
-        self.panels = {grader.judge_model: grader for _, grader in panels}
+        self.panels = {grader.judge_model: grader for _, grader in panels}  # The panels by judge model.
+        # Judges with judge models whose verdicts a panel combines.
         self.combined_by_panels = frozenset(
             (judge, member)
             for rule, grader in panels
@@ -158,10 +142,7 @@ class Graders:
         return models if together is None else (*models, together.name)
 
     def evaluations(self, rule: Rule) -> tuple[JudgeGrader, ...]:
-        """Name the judges of a rule, each with its graders.
-
-        With both of ``JUDGE_PAIR`` there is a third evaluation, which joins their verdicts as a panel of one member.
-        """
+        """Name the judges of a rule with their graders; with both of ``JUDGE_PAIR`` also the panel that joins them."""
         single = [JudgeGrader(judge, name) for judge in rule.judges for name in self.grader_names(rule, judge)]
         return (*single, *(JudgeGrader(GROUNDED_AND_RELEVANT.name, grader.name) for grader in self._pair_panels(rule)))
 
@@ -181,11 +162,7 @@ class Graders:
         return CODE if judge in self.code_judges else self._models[self.model_by_judge.get(judge, model)]
 
     def version(self, judge: str, judge_model: str) -> str:
-        """Return the version of a judge for a judge model.
-
-        Raises:
-            KeyError: The judge is unknown, or the model cannot be asked.
-        """
+        """Return the version of a judge for a judge model; ``KeyError`` if one is unknown or cannot be asked."""
         form = self.judge_form(judge, judge_model)
         if form is None:
             raise KeyError(judge)

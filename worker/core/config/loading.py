@@ -42,16 +42,13 @@ def load(
     needs_rules: bool = True,
     needs_broker: bool = False,
 ) -> Settings:
-    """Load and check the settings.
+    """Load and check the settings, or raise ``SettingsError``.
 
     Args:
         config: A file that must exist; otherwise `TRACEJUDGE_CONFIG`, or `tracejudge.toml` if it exists.
         arguments: Settings of the command line; None is absent.
         needs_rules: Whether the rules are used. Without them no model need be called default.
         needs_broker: Whether a worker starts with them.
-
-    Raises:
-        SettingsError: A value is wrong, or values do not go together.
     """
     sources = first_raised(read(environment, config, arguments))
     faults = build(sources, environment, needs_rules=needs_rules, needs_broker=needs_broker)
@@ -102,11 +99,7 @@ def _without_followers(faults: Faults[Settings], wrong: AbstractSet[str]) -> Fau
 
 
 def _with_judges(settings: Settings, sources: ConfigSources) -> Faults[tuple[Settings, frozenset[str]]]:
-    """Add the judges of the folder and all templates; names of files in a file are relative to it.
-
-    Returns:
-        The settings with the judges that are right, and the names of all judges.
-    """
+    """Add the folder's judges, without wrong ones, and templates, with files relative to it; return all names too."""
     try:
         names = judge_names(settings)
     except (CatalogueError, DefinitionError) as error:

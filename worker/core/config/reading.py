@@ -68,11 +68,7 @@ class ConfigSources(NamedTuple):
 def load_without_judges(
     environment: Mapping[str, str], config: str | None = None, arguments: Mapping[str, object] | None = None
 ) -> Settings:
-    """Load the settings of a process that judges nothing; models, judges and rules are not checked.
-
-    Raises:
-        SettingsError: A value is wrong, or values do not go together.
-    """
+    """Load settings without a check of models, judges and rules, for processes that judge nothing."""
 
     def converted() -> Faults[Settings]:
         settings, _ = yield from convert(sources)
@@ -87,11 +83,7 @@ def load_without_judges(
 def read(
     environment: Mapping[str, str], config: str | None = None, arguments: Mapping[str, object] | None = None
 ) -> Faults[ConfigSources]:
-    """Read the file, the variables, and the arguments that are not None; the later wins.
-
-    Raises:
-        SettingsError: The file cannot be read.
-    """
+    """Read the file, the variables, and the arguments that are not None; the later wins."""
     path = config_path(environment, config)
     raw = read_toml(Path(path), "check --config or TRACEJUDGE_CONFIG") if path else {}
     origin = dict.fromkeys(raw, path or "")
@@ -110,10 +102,8 @@ def read(
 
 
 def producer_settings(settings: Settings, service: str, **further: Any) -> SdkSettings:
-    """Build the SDK's settings of a producer within this program, without the SDK's environment.
-
-    `TRACEJUDGE_DISABLED` and the like are meant for services.
-    """
+    """Build the SDK's settings of a producer within this program, without the SDK's environment."""
+    # `TRACEJUDGE_DISABLED` and the like are meant for services.
     bounds = {"max_items": 1, "max_bytes": 1, "max_stream": settings.max_stream, "exit_timeout_s": 0.0}
     place = {"redis_url": settings.redis_url, "prefix": settings.prefix}
     return load_settings(service=service, environ={}, disabled=False, **place, **bounds, **further)
@@ -145,10 +135,7 @@ def unconfigured(settings: Settings, path: str | None) -> str | None:
 
 
 def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> list[Fault]:
-    """Find set variables that nothing reads: `TRACEJUDGE_*` that are no settings, those of Celery's own, and links.
-
-    A link of Kubernetes counts if it has the name of a setting.
-    """
+    """Find set `TRACEJUDGE_*` that nothing reads: no settings, Celery's own, Kubernetes' links named as settings."""
     names = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in key_types())}
     names |= named_variables(settings)
     unknown_names = sorted(name for name in environment if name.startswith(_PREFIX) and name not in names)

@@ -79,11 +79,7 @@ class Secret(SettingGroup, frozen=True):
             yield Fault(f"{self.prefix}file", f"goes in place of {keys[0]}", "take one of them out", "conflict")
 
     def read(self, environment: Mapping[str, str]) -> str | None:
-        """Read the variable, or the file without the line break at its end; None if neither is named.
-
-        Raises:
-            SettingsError: The secret is absent.
-        """
+        """Read the variable, or the file without the line break at its end; None if neither is named."""
         if self.env is not None:
             key, where, secret = f"{self.prefix}env", f"the variable {self.env}", environment.get(self.env, "")
         elif self.file is not None:
@@ -101,11 +97,7 @@ class Secret(SettingGroup, frozen=True):
         return secret
 
     def token(self, environment: Mapping[str, str], least_chars: int = 1) -> str | None:
-        """Read a bearer token.
-
-        Raises:
-            SettingsError: It is absent, too short, or nothing that a header can hold.
-        """
+        """Read a bearer token; ``SettingsError`` if it is absent, too short, or nothing that a header can hold."""
         token = self.read(environment)
         if token is not None and (len(token) < least_chars or not token.isascii() or any(map(str.isspace, token))):
             least = f"at least {least_chars} " if least_chars > 1 else ""
@@ -127,11 +119,7 @@ class Tls(SettingGroup, frozen=True):
             yield Fault(here, f"{self.common}cert and {self.common}key go together", "set both", "conflict")
 
     def context(self) -> ssl.SSLContext | None:
-        """Load certificate and key; None if nothing is served over TLS.
-
-        Raises:
-            SettingsError: They cannot be read or do not belong together.
-        """
+        """Load certificate and key, or raise ``SettingsError``; None if nothing is served over TLS."""
         if self.cert is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -162,11 +150,7 @@ class Listen(SettingGroup, frozen=True):
         return self.host in LOOPBACK
 
     def open(self, backlog: int) -> socket.socket:
-        """Open the port.
-
-        Raises:
-            SettingsError: The address cannot be used.
-        """
+        """Open the port; ``SettingsError`` if the address cannot be used."""
         try:
             kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
             family, *_, where = socket.getaddrinfo(self.host, self.port, type=kind, flags=flags)[0]

@@ -17,7 +17,7 @@ from judges.core.faults import SettingsError as SettingsError  # noqa: PLC0414 -
 from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
 from judges.requests.redaction import Redact
-from tracejudge.partitions import CLUSTER_PARTITIONS, MAX_PARTITIONS
+from tracejudge.ids import CLUSTER_PARTITIONS, MAX_PARTITIONS
 from tracejudge.redis_url import cluster_url, mask_url
 from worker.core.features import Table, collect_all, installed, installed_tables
 
@@ -39,13 +39,11 @@ BatchSize = Annotated[int, Meta(ge=1, le=1_000)]
 """Lua unpacks at most 8,000 values at once, and Redis serves no other client while a script runs."""
 Size = Annotated[int, Meta(ge=1, le=1 << 50)]
 Seconds = Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)]
-Amount = Annotated[float, Meta(gt=0, le=1_000_000)]
-"""Redis counts 10^-9 USD in whole numbers below 2^53."""
+Amount = Annotated[float, Meta(gt=0, le=1_000_000)]  # Redis counts 10^-9 USD in whole numbers below 2^53.
 HOUR_S: Final = 3600.0
 MIB: Final = 1024 * 1024
 MAX_KEY_BYTES: Final = 64
-NANO: Final = 10**9
-"""Costs in USD are counted in whole parts of this size."""
+NANO: Final = 10**9  # Costs in USD are counted in whole parts of this size.
 HashKey = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)]
 """A key of BLAKE2b, which takes none that is longer."""
 
@@ -316,10 +314,8 @@ class Settings(ExtensibleTable, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def config_hash(self) -> str:
-        """Eight digits that are the same in all processes with one configuration, whatever their roles and ports.
-
-        Secrets, and addresses that may hold one, are left out: a hash of a short secret can be guessed.
-        """
+        """Eight digits that are the same in all processes with one configuration, whatever their roles and ports."""
+        # Secrets, and addresses that may hold one, are left out: a hash of a short secret can be guessed.
         # Of the judges' folder the definitions count; its path may be relative.
         left_out = {"tables", "judges_folder", *_PROCESS_SETTINGS, *_SECRET}
         shared = {key: getattr(self, key) for key in self.__struct_fields__ if key not in left_out}

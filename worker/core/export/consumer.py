@@ -28,22 +28,15 @@ _GATHER_S: Final = 0.2
 
 
 class ExportConsumer(ServiceThread):
-    """Base of all exporters. A subclass delivers entries, and acknowledges them.
-
-    Attributes:
-        exporter: Name of the exporter, and of its consumer group.
-        drop_reasons: Reasons for which it drops verdicts; each counter exists at zero from the start.
-        read_count: Maximum of entries read at once; after a full read the next follows without a pause.
-        gather_s: How long entries gather after a read.
-        stale_ms: When entries that another worker has read and not acknowledged are taken over.
-    """
+    """Base of all exporters. A subclass delivers entries, and acknowledges them."""
 
     role = "export"
-    exporter: ClassVar[str]
+    exporter: ClassVar[str]  # Name of the exporter, and of its consumer group.
+    # Reasons for which it drops verdicts; each counter exists at zero from the start.
     drop_reasons: ClassVar[tuple[str, ...]] = ("unreadable",)
-    read_count: int = 512
-    gather_s: float = _GATHER_S
-    stale_ms: int = 15_000
+    read_count: int = 512  # Maximum of entries read at once; after a full read the next follows without a pause.
+    gather_s: float = _GATHER_S  # How long entries gather after a read.
+    stale_ms: int = 15_000  # When entries that another worker has read and not acknowledged are taken over.
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:  # noqa: ARG002 - subclasses use them
         super().__init__(f"export-{self.exporter}")

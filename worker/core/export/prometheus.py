@@ -85,8 +85,6 @@ class _MetricCounters:
 
 
 class _SeriesCounters:
-    """The counters of one series."""
-
     def __init__(self, metrics: Metrics, labels: tuple[str, ...], yes_no: frozenset[str]) -> None:
         self._metrics = metrics
         self._labels = labels
@@ -146,10 +144,8 @@ class VerdictCounter:
         self._by_labels: dict[tuple[str, ...], _SeriesCounters] = {}
 
     def count(self, *entries: OutboxEntry) -> None:
-        """Count entries: sums are made first, then added once to each counter.
-
-        Only live traffic feeds quality series: traces that were picked on purpose would bias them.
-        """
+        """Count entries: sums are made first, then added once to each counter."""
+        # Only live traffic feeds quality series: traces that were picked on purpose would bias them.
         touched: set[_SeriesCounters] = set()
         for entry in entries:
             verdict = entry.verdict
@@ -181,7 +177,6 @@ class VerdictCounter:
         metrics.exploration_tool_errors.labels(verdict.judge).inc(_count_in(course, "tool_errors"))
 
     def _count_late(self, verdict: Verdict) -> None:
-        """Count a verdict that late feedback asked for, in a series of its own."""
         outcomes = {score.metric: _outcome(score) for score in verdict.scores}
         for metric in verdict.metrics:
             labels = (self._metrics.service(verdict.service), verdict.judge, metric)

@@ -21,9 +21,17 @@ import structlog
 
 from judges.core.model import CallTotals
 from worker.core.config.settings import Settings
-from worker.core.judging.completion import FAULT_PARKING_S, Completion
 from worker.core.judging.evaluator import BatchEvaluator
-from worker.core.judging.fetching import BatchFetcher, LeasedBatch, Limits, NoEndpoint, PrefetchWindow, Slots
+from worker.core.judging.fetching import (
+    FAULT_PARKING_S,
+    BatchFetcher,
+    Completion,
+    LeasedBatch,
+    Limits,
+    NoEndpoint,
+    PrefetchWindow,
+    Slots,
+)
 from worker.core.queue.leases import RENEW_S, HeldLeases, Leases
 from worker.core.queue.ledger import Ledger
 from worker.core.queue.notify import Notifier
@@ -129,14 +137,7 @@ class Shift:
 
 
 class JudgingConsumer:
-    """The judging of one process, of the batches of one partition.
-
-    Attributes:
-        leases: The leases of its batches, of which ``held_leases`` are in progress here.
-        windows: The prefetch windows by judge model.
-        loop: The event loop in which evaluations run.
-        hurried: Whether a stop has no time left for work in progress.
-    """
+    """The judging of one process, of the batches of one partition."""
 
     def __init__(
         self,
@@ -151,19 +152,15 @@ class JudgingConsumer:
         slots: Mapping[str, Slots] | None = None,
         loop: EventLoopThread | None = None,
     ) -> None:
-        """Make the windows of all judge models; ``start`` begins.
-
-        Args:
-            limits: The limits of each judge model's endpoint.
-            slots: The slots by judge model, if several consumers share them.
-            loop: The event loop that they share, which outlives them; by default a new one.
-        """
+        """Make the windows of all judge models. Consumers may share slots, and an event loop that outlives them."""
         self._notifier = notifier
         self._serves = serves
         self._settings = settings
+        # The leases of its batches, of which ``held_leases`` are in progress here.
         self.leases = Leases(store, tries_ttl_s=settings.ledger_ttl_s)
         self._completion = Completion(self.leases, ledger, settings.give_up_after)
         self._evaluator = evaluator
+        # The prefetch windows by judge model.
         self.windows = {
             name: PrefetchWindow(name, limit, settings.batch_size, None if slots is None else slots[name])
             for name, limit in limits.items()
@@ -178,14 +175,14 @@ class JudgingConsumer:
         for window in self.windows.values():
             window.slots.on_release(partial(wake, window))
         self._owns_loop = loop is None
-        self.loop = loop or EventLoopThread("tracejudge-judging")
+        self.loop = loop or EventLoopThread("tracejudge-judging")  # The event loop in which evaluations run.
         self.held_leases = HeldLeases(self.leases, lambda task: self.loop.call(task.cancel))
         self._fetcher = BatchFetcher(self.leases, ledger)
         self._lock = threading.RLock()
         self._current: dict[str, Shift] = {}
         self._running: dict[str, list[Shift]] = {}
         self._started = self._stopping = self._ended = False
-        self.hurried = False
+        self.hurried = False  # Whether a stop has no time left for work in progress.
         self.progressed_at = time.monotonic()
 
     @property
@@ -306,11 +303,9 @@ class JudgingConsumer:
             self._abandon(shift)
 
     def stop(self, grace_s: float) -> None:
-        """Stop fetching and calling, wait ``grace_s`` for calls in flight, release the rest, and end the loop.
-
-        Calls in flight are paid for, so they are worth waiting for. Evaluations that wait for a permit are another
-        worker's as soon as their batch is released.
-        """
+        """Stop fetching and calling, wait ``grace_s`` for calls in flight, release the rest, and end the loop."""
+        # Calls in flight are paid for, so they are worth waiting for. Evaluations that wait for a permit are another
+        # worker's as soon as their batch is released.
         if self._stopping:
             return
         self._stopping = True
@@ -489,7 +484,6 @@ class JudgingConsumer:
         shift.end(leased, complete)
 
     def _complete_ended(self, shift: Shift) -> None:
-        """Complete the batches whose evaluations have ended."""
         while shift.ended:
             leased, complete = shift.ended.popleft()
             try:

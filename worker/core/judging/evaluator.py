@@ -34,8 +34,7 @@ R = TypeVar("R")
 _MAX_GROUP: Final = 128
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
-CODE_AT_ONCE: Final = 32
-"""Concurrent evaluations by one judge in code in one process."""
+CODE_AT_ONCE: Final = 32  # Concurrent evaluations by one judge in code in one process.
 CODE_IN_HAND: Final = 8 * CODE_AT_ONCE
 """Evaluations by all judges in code that one process holds: a slow judge must not fill every slot."""
 _NO_CALLS: Final = CallTotals()
@@ -100,27 +99,17 @@ class _BatchRun(NamedTuple):
 
 
 class _RecordItem(NamedTuple):
-    """A verdict that is to be written, as the script takes it and as it is logged."""
-
     final: FinalVerdict
     verdict: Verdict
 
 
 class GroupCommit(Generic[T, R]):
-    """Runs a blocking function for the coroutines of one event loop; items submitted during a run share the next one.
-
-    A round trip for each item would cost more CPU than judging.
-    """
+    """Runs a blocking function for one loop's coroutines; items submitted during a run share the next round trip."""
 
     def __init__(
         self, name: str, commit: Callable[[list[T]], Sequence[R | Exception]], *, repeats: bool = False
     ) -> None:
-        """Prepare a thread of that name.
-
-        Args:
-            commit: Returns a result or an error for each item.
-            repeats: Whether it is repeated while it raises ``StoreError``, however long Redis is away.
-        """
+        """Prepare a thread; ``commit`` returns results or errors, and is repeated at ``StoreError`` if so wanted."""
         self._commit = commit
         self._repeats = repeats
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
@@ -205,13 +194,7 @@ class BatchEvaluator:
         metrics: Metrics | None = None,
         slots: Mapping[str, asyncio.Semaphore] | None = None,
     ) -> None:
-        """Build the hooks of features.
-
-        Args:
-            metrics: Where features count; None counts nothing.
-            slots: The slots of ``code_slots`` if several evaluators share the process; then they share models and
-                judges too, and do not close them.
-        """
+        """Build the hooks of features. Evaluators that share ``slots`` share models and judges, and close neither."""
         self._settings = settings
         self._closes = slots is None
         self._judges = judges
@@ -241,12 +224,8 @@ class BatchEvaluator:
     ) -> list[UnfinishedEvaluation]:
         """Evaluate a batch; return the evaluations without a final verdict.
 
-        Args:
-            tries: Calls and cost of earlier rounds, by evaluation id.
-            count_outcome: Receives the outcome of each evaluation, and its calls and cost before and after this round.
-
-        Raises:
-            UnexpectedError: An evaluation ended without an outcome; all others have ended as well.
+        ``tries`` has calls and cost of earlier rounds; ``count_outcome`` receives those of each evaluation before and
+        after this round. ``UnexpectedError`` if one ended without an outcome; all others have ended as well.
         """
         traces = await self._redact(batch.items)
         user_key = ""

@@ -50,88 +50,56 @@ class Member(Struct, frozen=True):
 
 
 class Session(Struct, frozen=True):
-    """The conversation that an evaluation judges; verdicts have it as `details.session`.
+    """The conversation that an evaluation judges; verdicts have it as `details.session`."""
 
-    Attributes:
-        generation: How often the conversation was chosen, this time included.
-        traces: How many traces it had by then.
-        trace_ids: The traces that the judge sees: the newest ones of a long conversation.
-    """
-
-    generation: int
-    traces: int
-    trace_ids: tuple[str, ...]
+    generation: int  # How often the conversation was chosen, this time included.
+    traces: int  # How many traces it had by then.
+    trace_ids: tuple[str, ...]  # The traces that the judge sees: the newest ones of a long conversation.
 
 
 class FirstVerdict(Struct, frozen=True):
-    """The first verdict of an evaluation that is judged again; verdicts of the repeat have it as `details.repeat`.
+    """The first verdict of an evaluation that is judged again; verdicts of the repeat have it as `details.repeat`."""
 
-    Attributes:
-        id: Its evaluation.
-        judge_model: Who gave it.
-        ended_at: When, in seconds since the epoch.
-        passed: Whether each metric with a pass rule passed.
-        is_drawn: Whether the rules' `repeat` chose it, so that it counts for the flip ratio.
-        is_failure: Whether it is a failure of a safety judge, which the repeat confirms or not.
-        version: The version of the judge for its judge model; older workers do not write it.
-    """
-
-    id: str
-    judge_model: str
-    ended_at: float
-    passed: dict[str, bool]
-    is_drawn: bool
-    is_failure: bool
-    version: str = ""
+    id: str  # Its evaluation.
+    judge_model: str  # Who gave it.
+    ended_at: float  # When, in seconds since the epoch.
+    passed: dict[str, bool]  # Whether each metric with a pass rule passed.
+    is_drawn: bool  # Whether the rules' `repeat` chose it, so that it counts for the flip ratio.
+    is_failure: bool  # Whether it is a failure of a safety judge, which the repeat confirms or not.
+    version: str = ""  # The version of the judge for its judge model; older workers do not write it.
 
 
 class CascadeStep(Struct, frozen=True, omit_defaults=True):
-    """The part of an evaluation in a cascade; verdicts have it as `details.cascade`.
+    """The part of an evaluation in a cascade; verdicts have it as `details.cascade`."""
 
-    Attributes:
-        name: The cascade.
-        version: 8 hex digits, by the versions of the judge for both models and the models themselves.
-        rate: The probability by which the second judging was chosen, or not.
-        is_chosen: Whether there is a second judging.
-        first: The evaluation that this one follows, of a second judging only; the fields below are of its verdict.
-        judge_model: Who gave it.
-        ended_at: When, in seconds since the epoch.
-        probability: That each metric with a pass rule passes.
-    """
-
-    name: str
-    version: str
-    rate: float
-    is_chosen: bool
+    name: str  # The cascade.
+    version: str  # 8 hex digits, by the versions of the judge for both models and the models themselves.
+    rate: float  # The probability by which the second judging was chosen, or not.
+    is_chosen: bool  # Whether there is a second judging.
+    # The evaluation that this one follows, of a second judging only; the fields below are of its verdict.
     first: str = ""
-    judge_model: str = ""
-    ended_at: float = 0.0
-    probability: dict[str, float] = msgspec.field(default_factory=dict)
+    judge_model: str = ""  # Who gave it.
+    ended_at: float = 0.0  # When, in seconds since the epoch.
+    probability: dict[str, float] = msgspec.field(default_factory=dict)  # That each metric with a pass rule passes.
 
 
 class Evaluation(Struct, frozen=True, omit_defaults=True):
-    """One chosen evaluation of a trace, or of a conversation, whose traces are joined into one.
-
-    Attributes:
-        period: Its period in the ledger, see ``worker.core.selection.sampling``. Scripts find it in dead letters by a
-            pattern, so it comes before all fields that may hold a similar text.
-        keep: Whether the ledger keeps its scores, for the evaluation that they are combined into.
-        members: The evaluations that are combined into this one; empty for a judge's own evaluation.
-        first: The verdict that this evaluation repeats, with origin `repeat` only.
-        cascade: The verdict of a cascade's first model, of a second judging only.
-    """
+    """One chosen evaluation of a trace, or of a conversation, whose traces are joined into one."""
 
     id: str
+    # Its period in the ledger, see ``worker.core.selection.sampling``. Scripts find it in dead letters by a pattern, so
+    # it comes before all fields that may hold a similar text.
     period: str
     judge: str
     version: str
     probability: float
     origin: Origin = "live"
-    keep: bool = False
+    keep: bool = False  # Whether the ledger keeps its scores, for the evaluation that they are combined into.
+    # The evaluations that are combined into this one; empty for a judge's own evaluation.
     members: tuple[Member, ...] = ()
     session: Session | None = None
-    first: FirstVerdict | None = None
-    cascade: CascadeStep | None = None
+    first: FirstVerdict | None = None  # The verdict that this evaluation repeats, with origin `repeat` only.
+    cascade: CascadeStep | None = None  # The verdict of a cascade's first model, of a second judging only.
 
     @property
     def batch_version(self) -> int:
@@ -163,19 +131,14 @@ class Item(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """The work that one lease covers.
+    """The work that one lease covers."""
 
-    Attributes:
-        v: The highest version among its evaluations.
-        grader: The name of the grader, by which its worker finds a model, a panel, or judges in code.
-        created_at: In seconds since the epoch.
-    """
-
-    v: int
+    v: int  # The highest version among its evaluations.
     id: str
+    # The name of the grader, by which its worker finds a model, a panel, or judges in code.
     grader: str = msgspec.field(name="model")
     judge_model: str
-    created_at: float
+    created_at: float  # In seconds since the epoch.
     items: tuple[Item, ...]
 
 
@@ -229,11 +192,7 @@ def batch_header(batch_id: str, grader: str, judge_model: str, created_at: float
 
 
 def decode_batch(payload: bytes) -> Batch:
-    """Read a batch.
-
-    Raises:
-        BatchError: Its version is unknown, or the payload is no batch.
-    """
+    """Read a batch; ``BatchError`` if its version is unknown, or the payload is no batch."""
     try:
         # Decode the version first, because a batch of another version need not fit our types.
         version = msgspec.json.decode(payload, type=_Version).v

@@ -67,14 +67,11 @@ class Leases:
         made_before_ms: int | None = None,
         untried_first: bool = False,
     ) -> list[LeasedPayload]:
-        """Lease up to ``count`` ready batches of a judge model, the oldest first.
+        """Lease up to ``count`` ready batches of a judge model, the oldest first, of those created before a time.
 
         If the answer is lost, the leases expire and the batches become ready again. A batch whose keys hold another
-        type, or something unreadable, is parked and counted, and the others are returned.
-
-        Args:
-            made_before_ms: Only batches created before.
-            untried_first: Prefer batches for which no round has called the endpoint.
+        type, or something unreadable, is parked and counted, and the others are returned. ``untried_first`` prefers
+        batches for which no round has called the endpoint.
         """
         keys = self._keys
         before = "+inf" if made_before_ms is None else made_before_ms
@@ -134,11 +131,7 @@ class Leases:
         return {batch_id.decode() for batch_id in lost}
 
     def put_back(self, lease: Lease, *, delay_s: float = 0.0, tries: Mapping[str, CallTotals] | None = None) -> None:
-        """Return an unfinished batch: ready at once, or parked for ``delay_s``.
-
-        Args:
-            tries: Calls and cost of all rounds by evaluation id; stored ones of other evaluations stay.
-        """
+        """Return an unfinished batch: ready at once, or parked for ``delay_s``; tries of other evaluations stay."""
         keys, batch_id = self._keys, lease.batch_id
         names = (keys.leases, keys.holders, keys.ready(lease.judge_model), keys.tries(batch_id))
         flat = [part for name, spent in (tries or {}).items() for part in (name, msgspec.json.encode(spent))]

@@ -67,11 +67,7 @@ def read_outbox_entry(entry: Entry) -> OutboxEntry | None:
 
 
 class FinalVerdict(NamedTuple):
-    """A final verdict with the arguments of the script `record`.
-
-    ``scores`` are kept to be combined with others. ``batch_id`` names the batch that held the evaluation: it shows
-    whether Redis has lost the choice. ``follow_ups`` are batches that hooks add in this step.
-    """
+    """A final verdict with the arguments of the script `record`."""
 
     evaluation_id: str
     field: bytes
@@ -79,9 +75,9 @@ class FinalVerdict(NamedTuple):
     payload: bytes
     outcome: str
     reason: str
-    scores: bytes = b""
-    batch_id: str = ""
-    follow_ups: bytes = b""
+    scores: bytes = b""  # Kept to be combined with others.
+    batch_id: str = ""  # The batch that held the evaluation: it shows whether Redis has lost the choice.
+    follow_ups: bytes = b""  # Batches that hooks add in this step.
 
     @classmethod
     def encode(
@@ -105,19 +101,12 @@ class FinalVerdict(NamedTuple):
 
 
 class EvaluationState(NamedTuple):
-    """The stored state of an evaluation.
+    """The stored state of an evaluation."""
 
-    Attributes:
-        ended: Whether the ledger holds an outcome.
-        letter: `dead` or the batch of its retry if it is a dead letter, else empty.
-        outcome: Its code in the ledger, empty for none.
-        scores: Its scores kept to be combined with others, or empty.
-    """
-
-    ended: bool
-    letter: str
-    outcome: bytes
-    scores: bytes
+    ended: bool  # Whether the ledger holds an outcome.
+    letter: str  # `dead` or the batch of its retry if it is a dead letter, else empty.
+    outcome: bytes  # Its code in the ledger, empty for none.
+    scores: bytes  # Its scores kept to be combined with others, or empty.
 
 
 def field_of(evaluation_id: str) -> bytes:
@@ -204,10 +193,7 @@ class Ledger:
         self._dead_ttl_s = int(settings.dead_retention + settings.ledger_ttl_s + 86_400)
 
     def record(self, finished: Sequence[FinalVerdict]) -> list[bool]:
-        """Write verdicts and choose their follow-ups; True for each that was new.
-
-        A dead letter that is finished after all is removed.
-        """
+        """Write verdicts, choose their follow-ups, and remove their dead letters; True for each that was new."""
         keys = self._keys
         names = (*self._shared_keys(), keys.evaluations, keys.scores)
         of_batches = (keys.batches, keys.leases, keys.waiting, keys.readies)
@@ -216,10 +202,7 @@ class Ledger:
         return [answer == 1 for answer in fresh]
 
     def add_dead_letter(self, letters: Sequence[tuple[DeadLetter, Verdict]], batch_id: str = "") -> list[bool]:
-        """Write dead letters of a batch; True for each that was not finished or given up before.
-
-        A letter whose retry has failed is renewed: with its new reason, the calls of all rounds, and the current time.
-        """
+        """Write or renew dead letters of a batch; True for each that was not finished or given up before."""
         delays = ",".join(str(int(delay_s * 1000)) for delay_s in AUTO_RETRY_DELAYS_S)
         names: list[str] = []
         traces: dict[str, bytes] = {}
@@ -247,9 +230,7 @@ class Ledger:
     ) -> list[bool]:
         """Remove dead letters for good; True for each that was there. They count as removed, and stay finished.
 
-        Args:
-            given_up_until_ms: Only letters given up at this time or before; by default all.
-            above_bytes: Only while all letters with their traces take more than this; by default all.
+        By default all: else those given up by a time, or only while all letters with their traces take more bytes.
         """
         if not evaluation_ids:
             return []
@@ -273,6 +254,5 @@ class Ledger:
         ]
 
     def _shared_keys(self) -> tuple[str, ...]:
-        """Name the keys that all writing scripts share."""
         keys = self._keys
         return (keys.verdicts, keys.account_now(), keys.account_all, *keys.dead_letters)

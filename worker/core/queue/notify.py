@@ -11,16 +11,23 @@ once, up to N - 1 messages more than 2 * workers may wait. A surplus message fin
 """
 
 import contextlib
+import re
+import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import structlog
 from celery import Celery
 from kombu import Exchange, Queue  # type: ignore[attr-defined]
 from kombu.transport.virtual import Channel as VirtualChannel
+from redis.backoff import NoBackoff
+from redis.connection import parse_url as _parse_url
+from redis.retry import Retry
 
+from tracejudge.redis_url import SentinelUrl, sentinel_url
 from worker.core.config.graders import queue_label
 from worker.core.config.settings import Settings
 from worker.core.queue.batch import hash_in_id, judge_model_hash
@@ -28,6 +35,17 @@ from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.health import live_workers
 from worker.core.telemetry.service import ServiceThread
 
+_TIMEOUT_S: Final = 10
+_SENTINEL_TIMEOUT_S: Final = 1.0
+_REDIS_PY_SCHEMES: Final = frozenset({"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"})
+_KOMBU_SCHEMES: Final = frozenset({"redis", "rediss", "redis+socket", "sentinel"})
+_OPTIONS: Final[Mapping[str, object]] = {
+    "socket_timeout": _TIMEOUT_S,
+    "socket_connect_timeout": _TIMEOUT_S,
+    "retry_on_timeout": False,
+}
+_SEVERAL: Final = re.compile(r";[a-z+]+://")
+_parse: Any = _parse_url  # it has no types in the driver
 log = structlog.get_logger("tracejudge.notify")
 TASK: Final = "tracejudge.judge"
 # Messages of the second version name one of several partitions.
@@ -58,11 +76,7 @@ class BrokerSender:
         self._sent_at: dict[str, float] = {}
 
     def send(self, partition: int, label: str, at_most: int) -> None:
-        """Send a notification for a queue label unless its queue holds ``at_most`` messages for each partition.
-
-        Raises:
-            Exception: The broker is away; the type depends on its driver.
-        """
+        """Send a notification unless a queue holds ``at_most`` messages for each partition; drivers raise any error."""
         try:
             if self._channel is None:
                 # Disable heartbeats, because nothing would send them between two notifications.
@@ -114,13 +128,7 @@ class Shifts(Protocol):
 
 
 class Notifier(ServiceThread):
-    """Accepts queue labels from any thread, and sends one message for each while its queue is short enough.
-
-    Attributes:
-        dropped: Notifications that were never sent.
-        workers: Workers that judge, as last counted; at least one.
-        shifts: Those of this process; None if it does not judge.
-    """
+    """Accepts queue labels from any thread, and sends one message for each while its queue is short enough."""
 
     role = "judge"
     shares = True
@@ -135,9 +143,9 @@ class Notifier(ServiceThread):
         """Prepare the thread; ``send(label, at_most)`` sends a notification (``BrokerSender``)."""
         self._has_requests = wake or threading.Event()
         super().__init__("notify", self._has_requests)
-        self.dropped = 0
-        self.workers = 1
-        self.shifts: Shifts | None = None
+        self.dropped = 0  # Notifications that were never sent.
+        self.workers = 1  # Workers that judge, as last counted; at least one.
+        self.shifts: Shifts | None = None  # Those of this process; None if it does not judge.
         self._told_at: dict[str, float] = {}
         self._labels = {judge_model_hash(name): queue_label(name) for name in judge_models}
         self._judge_models = tuple(judge_models)
@@ -149,20 +157,14 @@ class Notifier(ServiceThread):
         self._counted_at = -_COUNT_WORKERS_S
 
     def notify(self, label: str, at_most: int | None = None) -> None:
-        """Request a notification; returns at once. None is sent while the queue holds ``at_most`` messages.
-
-        ``at_most`` is by default two for each worker.
-        """
+        """Request a notification unless the queue holds ``at_most`` messages, by default two for each worker."""
         with self._lock:
             before = self._requests.get(label, at_most)
             self._requests[label] = None if before is None else at_most
         self._has_requests.set()
 
     def ready_labels(self) -> frozenset[str]:
-        """List labels with ready batches, for which a message was sent before; empty if Redis does not answer.
-
-        Without those of shifts here, which need no message.
-        """
+        """List notified labels with ready batches and no shift here; empty if Redis does not answer."""
         keys, shifts = self._store.keys, self.shifts
         names = [name for name in self._judge_models if shifts is None or not shifts.has_shift(queue_label(name))]
         if not names:
@@ -210,3 +212,75 @@ class Notifier(ServiceThread):
                 log.info("notifications resumed", dropped=self.dropped)
             self._is_away = False
         self.stopping.wait(_GATHER_S)
+
+
+class BrokerConfig(NamedTuple):
+    """Celery's `broker_url`, `broker_transport_options` and `broker_use_ssl`. They hold passwords."""
+
+    url: str
+    transport_options: dict[str, object]
+    use_ssl: dict[str, object] | bool
+
+    def __repr__(self) -> str:
+        return "BrokerConfig()"
+
+
+def broker(settings: Settings) -> BrokerConfig:
+    """Return where messages go: `broker_url`, else `redis_url`; both may be written as redis-py takes them."""
+    url = (settings.broker_url or settings.redis_url).strip()
+    scheme = urlsplit(url).scheme
+    url = f"{scheme}{url[len(scheme) :]}"  # the driver knows schemes in lower case only
+    if not _SEVERAL.search(url) and scheme in _REDIS_PY_SCHEMES:
+        sentinels = sentinel_url(url)
+        if sentinels is not None:
+            return _sentinels(sentinels)
+        parts = _parse(url)
+        login, database = _login(parts), parts.get("db", 0)
+        if "path" in parts:
+            path = f"redis+socket://{login}{parts['path']}?virtual_host={database}"
+            return BrokerConfig(path, dict(_OPTIONS), use_ssl=False)
+        place = f"{_host(parts.get('host', 'localhost'))}:{parts.get('port', 6379)}"
+        return BrokerConfig(f"{scheme}://{login}{place}/{database}", dict(_OPTIONS), _tls(parts))
+    # Another broker, or a list of them to fail over, is given as kombu writes it.
+    if scheme == "amqps":
+        # Options name the files as for Redis, `ssl_ca_certs` and so on.
+        parts = {name.removeprefix("ssl_"): value for name, value in parse_qsl(urlsplit(url).query)}
+        files: dict[str, object] = {name: parts[name] for name in ("ca_certs", "certfile", "keyfile") if name in parts}
+        # Without the key `server_hostname` kombu verifies no host name; None makes it insert the host's.
+        tls = {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None, **files}
+        return BrokerConfig(url.partition("?")[0], {}, tls)
+    use_ssl: dict[str, object] | bool = {"ssl_cert_reqs": "required"} if scheme == "rediss" else False
+    return BrokerConfig(url, dict(_OPTIONS) if scheme in _KOMBU_SCHEMES else {}, use_ssl)
+
+
+def _sentinels(url: SentinelUrl) -> BrokerConfig:
+    parts = _parse(url.server)
+    tls = _tls(parts)
+    # Repeat credentials and database in every URL, because on failover kombu reads them from the next one.
+    urls = (f"sentinel://{_login(parts)}{_host(host)}:{port}/{parts.get('db', 0)}" for host, port in url.nodes)
+    options: dict[str, object] = {
+        "socket_timeout": _SENTINEL_TIMEOUT_S,
+        "socket_connect_timeout": _SENTINEL_TIMEOUT_S,
+        # The driver's default of ten tries would spend eight seconds on a sentinel that is down.
+        "retry": Retry(NoBackoff(), 0),
+        **({"ssl": True, **tls} if isinstance(tls, dict) else {}),
+        **dict(url.credentials),
+    }
+    return BrokerConfig(";".join(urls), {**_OPTIONS, "master_name": url.service, "sentinel_kwargs": options}, tls)
+
+
+def _host(name: str) -> str:
+    return f"[{name}]" if ":" in name else quote(name)
+
+
+def _login(parts: Mapping[str, str]) -> str:
+    if not parts.get("username") and not parts.get("password"):
+        return ""
+    return f"{quote(parts.get('username') or '', safe='')}:{quote(parts.get('password') or '', safe='')}@"
+
+
+def _tls(parts: Mapping[str, object]) -> dict[str, object] | bool:
+    """Return the TLS options; certificates are verified by default, unlike in kombu."""
+    if "path" in parts or "connection_class" not in parts:
+        return False
+    return {"ssl_cert_reqs": "required", **{name: value for name, value in parts.items() if name.startswith("ssl_")}}

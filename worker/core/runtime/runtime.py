@@ -35,10 +35,8 @@ from worker.core.telemetry.metrics import CallMetrics, Metrics
 from worker.core.telemetry.service import LoopEndedError, open_stores, share_threads, stop_threads
 
 log = structlog.get_logger("tracejudge.worker")
-_PARTITION_STOP_S: Final = 5.0
-"""How long a partition may take to stop beside the grace."""
-_PANELS_AT_ONCE: Final = 256
-"""Evaluations of one panel at a time: each only reads the verdicts of its members."""
+_PARTITION_STOP_S: Final = 5.0  # How long a partition may take to stop beside the grace.
+_PANELS_AT_ONCE: Final = 256  # Evaluations of one panel at a time: each only reads the verdicts of its members.
 
 
 class _Pool:
@@ -64,15 +62,7 @@ class Runtime:
         serves: QueueStatus,
         config: str | None = None,
     ) -> None:
-        """Build what the configured roles need.
-
-        Args:
-            send: Sends a notification, given partition, label and ``at_most`` (``BrokerSender.send``).
-            config: The configuration file, for errors.
-
-        Raises:
-            SettingsError: A model cannot be made from its settings.
-        """
+        """Build what the roles need, or raise ``SettingsError``; ``send`` is ``BrokerSender.send``."""
         self.settings = settings
         self._config = config
         self.stores = make_stores(settings.redis_url, settings.prefix, settings.partition_count)
@@ -126,11 +116,7 @@ class Runtime:
         return list(dict.fromkeys(map(queue_label, self._process.limits)))
 
     def start(self) -> None:
-        """Serve metrics and start all threads.
-
-        Raises:
-            SettingsError: The metrics port is in use, or Redis holds keys of another version.
-        """
+        """Serve metrics and start all threads, or raise ``SettingsError``, also for keys of another version."""
         settings = self.settings
         open_stores(self.stores, settings, self._config)
         # A creation time per series would double the page, and nothing of ours reads it.

@@ -97,10 +97,7 @@ def refuse_start(message: str) -> NoReturn:
 
 
 class Signals:
-    """Stops the runtime at the first signal, hurries at the second, and exits at the third.
-
-    Everything runs in the main thread, except the stop of the runtime in a thread of its own.
-    """
+    """Stops the runtime, in another thread, at the first signal, hurries at the second, and exits at the third."""
 
     def __init__(self, runtime: Runtime, grace_s: float) -> None:
         """Handle no signal yet; ``grace_s`` is how long a stop waits for work in progress."""
@@ -203,7 +200,6 @@ def _pause(state: Any, role: object = None, **_: object) -> Mapping[str, str]:
 
 @control_command(name="tracejudge_resume", args=[("role", str)], signature="ingest")  # type: ignore[untyped-decorator]
 def _resume(state: Any, role: object = None, **_: object) -> Mapping[str, str]:
-    """Read traces again."""
     return _set_paused(state, role, paused=False)
 
 

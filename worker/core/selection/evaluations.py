@@ -1,21 +1,38 @@
-"""Evaluations: their ids, periods and members."""
+"""Evaluations: their ids, periods and members, and the batches in which a script gets those that are chosen."""
 
 import base64
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 from judges.core.combine import GROUNDED_AND_RELEVANT, JUDGE_PAIR
 from judges.core.verdict import Origin, joined_parts, session_parts
 from tracejudge import Trace
 from worker.core.config.graders import Grader, Graders
-from worker.core.queue.batch import Evaluation, Member, Session
+from worker.core.config.settings import Settings
+from worker.core.queue.batch import (
+    BATCH_VERSION,
+    Evaluation,
+    Member,
+    Session,
+    batch_header,
+    fresh_id,
+    made_at_ms,
+    without_texts,
+)
+from worker.core.queue.leases import READY_MS
+from worker.core.queue.ledger import FIELD_BYTES, field_of
 from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.group_reader import entry_position
+from worker.core.storage.keys import INGEST_GROUP, Keys
 
+_encoder = msgspec.json.Encoder()
 _DAY_S: Final = 86_400
 # Times outside the years from 2000 to 2100 are wrong.
 _EARLIEST_S: Final = 946_684_800
@@ -42,17 +59,13 @@ def leave_out_shed(
 
 
 class _Template(NamedTuple):
-    """The common part of all evaluations by one judge and one grader.
-
-    Attributes:
-        suffix: Of the hashed text that makes the id, behind the trace.
-        members: The judge models of the evaluations that are combined, each with its suffix.
-    """
+    """The common part of all evaluations by one judge and one grader."""
 
     grader: Grader
     version: str
     keep: bool
-    suffix: bytes
+    suffix: bytes  # Of the hashed text that makes the id, behind the trace.
+    # The judge models of the evaluations that are combined, each with its suffix.
     members: tuple[tuple[str, bytes], ...]
 
 
@@ -123,10 +136,8 @@ def question_of(trace: Trace) -> str:
 
 
 def told_marks(trace: Trace, chosen: Sequence[ChosenEvaluation], *, in_session: bool) -> str:
-    """Return a mark of 8 characters for each evaluation, and one for the trace in its conversation.
-
-    Two publications of one trace have the same marks if question and answer are the same: they tell of one call.
-    """
+    """Return a mark of 8 characters for each evaluation, and one for the trace in its conversation."""
+    # Two publications of one trace have the same marks if question and answer are the same: they tell of one call.
     # The texts are long: they are hashed once, and not for each evaluation.
     told = hashlib.blake2b(joined_parts(question_of(trace).strip(), trace.output.strip()), digest_size=6)
     parts = [joined_parts(each.judge, each.version, grader.judge_model) for grader, each in chosen]
@@ -142,3 +153,149 @@ def told_marks(trace: Trace, chosen: Sequence[ChosenEvaluation], *, in_session: 
 
 def _id(prefix: bytes, suffix: bytes) -> str:
     return hashlib.blake2b(prefix + suffix, digest_size=16).hexdigest()
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """A batch that is being filled: its number in the plan, the indexes of its keys, and what it holds so far."""
+
+    number: int
+    id: str
+    grader: Grader
+    created_at: float
+    key: int
+    ready: int
+    filled: int = 0
+    version: int = BATCH_VERSION
+    parts: list[bytes] = field(default_factory=list)  # Of its items, from the last one on without their end.
+    length: int = 0  # The same.
+    item: int = 0
+    trace: bytes = b""
+
+    @property
+    def head(self) -> str:
+        """The beginning of its JSON, up to its items."""
+        return batch_header(self.id, self.grader.name, self.grader.judge_model, self.created_at, self.version)
+
+    def add(self, trace: bytes, evaluation: bytes) -> tuple[int, int]:
+        """Add an evaluation of a trace; return where the trace's item and the evaluation begin among the items."""
+        if trace is self.trace:
+            self._put(b",")
+        else:
+            self._put(b']},{"trace":' if self.parts else b'{"trace":')
+            self.item, self.trace = self.length - len(b'{"trace":'), trace
+            self._put(trace, b',"evaluations":[')
+        begin = self.length
+        self._put(evaluation)
+        return self.item, begin
+
+    def _put(self, *parts: bytes) -> None:
+        self.parts += parts
+        self.length += sum(map(len, parts))
+
+    def body(self) -> bytes:
+        """Return its JSON with all that was added."""
+        return b"".join((self.head.encode(), *self.parts, b"]}]}"))
+
+    def fields(self) -> dict[str, object]:
+        """Return its part of the plan."""
+        head = len(self.head.encode())
+        return {
+            "key": self.key,
+            "id": self.id,
+            "judge_model": self.grader.judge_model,
+            "ready": self.ready,
+            "made_at_ms": made_at_ms(self.id),
+            "filled": self.filled,
+            "head": head,
+            "size": head + self.length + len(b"]}]}"),
+        }
+
+
+class BatchWriter:
+    """Collects the batches of one script call, with everything that the script's plan refers to by index."""
+
+    def __init__(self, settings: Settings, keys: Keys, script_keys: Sequence[str]) -> None:
+        """Begin with the script's own keys; keys of batches follow."""
+        self._settings = settings
+        self._names = keys
+        self._keys = list(script_keys)
+        self._payloads: list[bytes] = []
+        self._fields = bytearray()
+        self.batches: list[OpenBatch] = []
+        self._open: dict[Grader, OpenBatch] = {}
+        self._ready_keys: dict[str, int] = {}
+
+    @classmethod
+    def for_choosing(cls, settings: Settings, keys: Keys, *script_keys: str) -> "BatchWriter":
+        """Begin with the keys of ``scripts/batch_writer.lua``, and those that its script adds."""
+        names = (keys.traces, keys.leases, keys.waiting, keys.account_now(), keys.account_all, keys.dead)
+        return cls(settings, keys, (*names, keys.evaluations, *script_keys))
+
+    def key(self, name: str) -> int:
+        """Add a key and return its index."""
+        self._keys.append(name)
+        return len(self._keys)
+
+    def payload(self, encoded: bytes) -> int:
+        """Add a payload and return the index of its argument; the first argument is the plan."""
+        self._payloads.append(encoded)
+        return len(self._payloads) + 1
+
+    def evaluations(self, chosen: Sequence[ChosenEvaluation], trace: Trace) -> list[dict[str, object]]:
+        """Put evaluations of a trace into the open batches of their graders; return their part of the plan."""
+        written: list[dict[str, object]] = []
+        whole = shorter = b""
+        for grader, evaluation in chosen:
+            if grader.members:
+                # Leave texts out, because panels combine verdicts and the texts would only fill their batches.
+                encoded = shorter = shorter or _encoder.encode(without_texts(trace))
+            else:
+                encoded = whole = whole or _encoder.encode(trace)
+            batch, text = self.put(grader, evaluation.batch_version), _encoder.encode(evaluation)
+            item, begin = batch.add(encoded, text)
+            # Redis 6.2 cannot read raw bytes in the plan, so the ledger's fields are a separate argument.
+            self._fields += field_of(evaluation.id)
+            written.append(
+                {
+                    "batch": batch.number,
+                    "id": evaluation.id,
+                    # The position of its first byte; Lua counts from 1.
+                    "field": len(self._fields) - FIELD_BYTES + 1,
+                    "period": evaluation.period,
+                    "item": item,
+                    "text": begin,
+                    "size": len(text),
+                }
+            )
+        return written
+
+    def put(self, grader: Grader, version: int) -> OpenBatch:
+        """Count an evaluation, which needs a batch version, into its grader's open batch; return the batch."""
+        batch = self._open.get(grader)
+        if batch is None or batch.filled >= self._settings.batch_size:
+            created_at, judge_model = time.time(), grader.judge_model
+            batch_id = fresh_id(judge_model, created_at)
+            key = self.key(self._names.batch(batch_id))
+            if judge_model not in self._ready_keys:
+                self._ready_keys[judge_model] = self.key(self._names.ready(judge_model))
+            number, ready = len(self.batches) + 1, self._ready_keys[judge_model]
+            batch = self._open[grader] = OpenBatch(number, batch_id, grader, created_at, key, ready)
+            self.batches.append(batch)
+        batch.filled += 1
+        # Workers that know only version 1 must leave a batch alone as soon as one evaluation needs version 2.
+        batch.version = max(batch.version, version)
+        return batch
+
+    def finish(self, plan: Mapping[str, object]) -> tuple[list[str], list[bytes], dict[str, bytes]]:
+        """Return the script's keys, its arguments (the plan, payloads, all fields of the ledger), and the batches."""
+        complete = {
+            "group": INGEST_GROUP,
+            "ledger_ttl_s": self._settings.ledger_ttl_s,
+            "account_ttl_s": 90 * 86_400,
+            "ready_ms": READY_MS,
+            "batches": [batch.fields() for batch in self.batches],
+            **plan,
+        }
+        arguments = [msgspec.msgpack.encode(complete), *self._payloads, bytes(self._fields)]
+        return self._keys, arguments, {self._keys[batch.key - 1]: batch.body() for batch in self.batches if batch.parts}

@@ -81,13 +81,7 @@ class NoTraceError(Exception):
 
 
 class LenientPayload:
-    """The names in a payload with their values, which are decoded when they are asked for.
-
-    ``further`` counts unknown names that are left out because there are too many.
-
-    Raises:
-        NoTraceError: The payload is no JSON object.
-    """
+    """The names in a payload, decoded on demand, or ``NoTraceError``; ``further`` counts unknown ones left out."""
 
     def __init__(self, payload: bytes) -> None:
         self.raw: Mapping[str, msgspec.Raw]
@@ -121,11 +115,7 @@ class LenientPayload:
 
 
 def decode_repaired(raw: bytes | msgspec.Raw, decode: Callable[[Any], Any] = msgspec.json.decode) -> Any:
-    """Decode a value, repaired if it cannot be decoded as it is.
-
-    Raises:
-        NoTraceError: No parser can read it, as a number that is too large, or it has another type.
-    """
+    """Decode a value, repaired if it cannot be decoded as it is; ``NoTraceError`` if no parser can read it."""
     try:
         return decode(raw)
     except _UNREADABLE as error:
@@ -145,11 +135,7 @@ def _decode_fields(payload: bytes) -> dict[str, msgspec.Raw]:
 
 
 def read_trace(payload: bytes) -> ReadTrace:
-    """Read a trace that the typed decoder has refused.
-
-    Raises:
-        NoTraceError: It has no trace id, no service, or no content.
-    """
+    """Read a trace that the typed decoder has refused; ``NoTraceError`` without a trace id, a service, or content."""
     record = LenientPayload(payload)
     others = [name for name in record.raw if name not in _FIELDS]
     unknown = tuple([name for name in others if record.meanings[name] is None]) + ("(another)",) * record.further
@@ -199,11 +185,7 @@ def service_name(value: Any) -> Any:
 
 
 def read_feedback(payload: bytes) -> LateFeedback:
-    """Read late feedback that the typed decoder has refused.
-
-    Raises:
-        NoTraceError: It has no trace id or no score.
-    """
+    """Read late feedback that the typed decoder has refused; ``NoTraceError`` without a trace id or score."""
     record = LenientPayload(payload)
     values, _ = record.decode(keeps_unknown=True)
     trace_id = record.trace_id
@@ -237,10 +219,7 @@ def _make_left_out(field: str, kind: str) -> LeftOut:
 def repair(text: bytes) -> bytes:
     """Write JSON again as parsers read it: NaN as null, numbers without a bound as texts, and all of it as UTF-8.
 
-    Left out are a byte order mark, halves of surrogate pairs and bytes of no UTF-8.
-
-    Raises:
-        NoTraceError: It is no JSON by any reading.
+    Left out are a byte order mark, halves of surrogate pairs and bytes of no UTF-8. ``NoTraceError`` if it is no JSON.
     """
     try:
         readable = text.decode("utf-8-sig", "replace")

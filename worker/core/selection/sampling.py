@@ -47,10 +47,7 @@ class RuleTally(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """The outcome of sampling one trace; without matching rules all are empty.
-
-    ``session_choices`` are evaluations of its conversation, for which it is gathered.
-    """
+    """The outcome of sampling one trace, empty without matching rules; ``session_choices`` are of its conversation."""
 
     choices: tuple[Choice, ...]
     rules: tuple[RuleTally, ...]
@@ -65,71 +62,48 @@ class CompiledRule(NamedTuple):
 
 
 class MatchingRules(NamedTuple):
-    """The rules that match a trace.
+    """The rules that match a trace."""
 
-    Attributes:
-        rules: Without evaluations by models that another rule's egress excludes.
-        allowed: The names of models that every egress allows; None if any model is allowed.
-        context_tools: The tools whose results are the context of a trace without one, by all rules.
-    """
-
-    rules: tuple[CompiledRule, ...]
-    allowed: frozenset[str] | None
-    context_tools: tuple[str, ...]
+    rules: tuple[CompiledRule, ...]  # Without evaluations by models that another rule's egress excludes.
+    allowed: frozenset[str] | None  # The names of models that every egress allows; None if any model is allowed.
+    context_tools: tuple[str, ...]  # The tools whose results are the context of a trace without one, by all rules.
 
 
 class _Matching(NamedTuple):
-    """Rules that match the same traces, and the facts that quickly exclude that any of them chooses.
+    """Rules that match the same traces, and the facts that quickly exclude that any of them chooses."""
 
-    Attributes:
-        rules: The rules, with the rates that hooks have adjusted.
-        highest_rate: Of all rules that choose by trace.
-        session_rate: The highest rate of all rules that choose by session.
-        errors: Whether a rule always chooses traces with an error.
-        feedback: Whether a rule always chooses traces with negative feedback.
-        slow_s: The duration from which a rule always chooses a trace.
-        not_chosen: The outcome for traces that no rule chooses.
-        choosers: Called for each of the traces; they name rules that choose the trace at any rate.
-    """
-
-    rules: Sequence[CompiledRule]
-    highest_rate: float
-    session_rate: float
-    errors: bool
-    feedback: bool
-    slow_s: float
-    not_chosen: Sampling
+    rules: Sequence[CompiledRule]  # The rules, with the rates that hooks have adjusted.
+    highest_rate: float  # Of all rules that choose by trace.
+    session_rate: float  # The highest rate of all rules that choose by session.
+    errors: bool  # Whether a rule always chooses traces with an error.
+    feedback: bool  # Whether a rule always chooses traces with negative feedback.
+    slow_s: float  # The duration from which a rule always chooses a trace.
+    not_chosen: Sampling  # The outcome for traces that no rule chooses.
+    # Called for each of the traces; they name rules that choose the trace at any rate.
     choosers: Sequence[Callable[[], Collection[str]]]
 
 
 def position(trace_id: str, sampling_key: str) -> float:
-    """Return the trace's position in 0..1, a keyed hash of its id.
-
-    A rate chooses the traces below it, so a lower rate chooses a subset of a higher one, and all workers choose alike.
-    """
+    """Return the trace's position in 0..1, a keyed hash of its id."""
+    # A rate chooses the traces below it, so a lower rate chooses a subset of a higher one, and all workers choose
+    # alike.
     return _position(trace_id, hashlib.blake2b(digest_size=8, key=sampling_key.encode()))
 
 
 class Rules:
-    """The compiled rules of a configuration, with their full rates; one for a process, threads may share it.
-
-    Attributes:
-        graders: The graders that the rules name.
-        sampling_key: The key of the positions of traces.
-        matching: Returns the rules that match a trace.
-    """
+    """The compiled rules of a configuration, with their full rates; one for a process, threads may share it."""
 
     def __init__(self, settings: Settings, graders: Graders) -> None:
         """Compile the rules' patterns."""
-        self.graders = graders
-        self.sampling_key = settings.sampling_key
+        self.graders = graders  # The graders that the rules name.
+        self.sampling_key = settings.sampling_key  # The key of the positions of traces.
         self._compiled = [(CompiledRule(rule, graders.evaluations(rule)), _matcher(rule)) for rule in settings.rules]
         self._names = {name for rule in settings.rules for name in _PATTERNED if getattr(rule.where, name) is not None}
         # Cache keys hold whether a field has text, and not the text, so there are few keys.
         self._contents = sorted({_content(rule, name) for rule in settings.rules for name in _required_fields(rule)})
         self._reported: set[tuple[str, str]] = set()
         self._judge_models = {name: model.judge_model for name, model in settings.models.items()}
-        self.matching = self.cache(self._match)
+        self.matching = self.cache(self._match)  # Returns the rules that match a trace.
 
     def cache(self, function: Callable[[Trace], T], fields: Collection[str] = ()) -> Callable[[Trace], T]:
         """Cache a function of the rules that match a trace, and of the fields of the trace that ``fields`` name."""
@@ -163,10 +137,8 @@ class Rules:
         return found
 
     def allows(self, trace: Trace, judge_model: str) -> bool:
-        """Return whether the rules allow a trace to be sent to a judge model.
-
-        Names of models that share a judge model share its endpoint. A panel needs the verdicts of all its members.
-        """
+        """Return whether the rules allow a trace to be sent to a judge model."""
+        # Names of models that share a judge model share its endpoint. A panel needs the verdicts of all its members.
         allowed = self.matching(trace).allowed
         if allowed is None or judge_model == CODE.judge_model:
             return True
@@ -222,11 +194,9 @@ class Sampler:
         self._matching = self.rules.cache(self._combine, self._fields)
 
     def sample(self, trace: Trace) -> Sampling:
-        """Choose evaluations for a trace.
-
-        Rules that want the same judge and model share one evaluation; its probability is the largest of theirs. Rules
-        that choose by trace and by session choose independently of each other, and either one is enough.
-        """
+        """Choose evaluations for a trace."""
+        # Rules that want the same judge and model share one evaluation; its probability is the largest of theirs. Rules
+        # that choose by trace and by session choose independently of each other, and either one is enough.
         matching = self._matching(trace)
         if not matching.rules:
             return matching.not_chosen
@@ -308,7 +278,6 @@ def is_by_session(rule: Rule) -> bool:
 
 
 def _duration_s(trace: Trace) -> float:
-    """Return the duration of a trace, 0 if it is unknown."""
     if trace.started_at is None or trace.ended_at is None:
         return 0.0
     return trace.ended_at - trace.started_at
@@ -344,12 +313,10 @@ def _has(trace: Trace, name: str, tools: tuple[str, ...]) -> bool:
 
 
 def _required_fields(rule: Rule) -> tuple[str, ...]:
-    """Name the fields without which a trace does not match a rule."""
     return (*rule.where.has, "session_id") if rule.unit == "session" else rule.where.has
 
 
 def _matcher(rule: Rule) -> Callable[[Trace], bool]:
-    """Build the test of one rule from the fields that it names."""
     where, contents = rule.where, [_content(rule, name) for name in _required_fields(rule)]
     patterns = [(name, getattr(where, name)) for name in _PATTERNED if getattr(where, name) is not None]
     compiled: Sequence[tuple[str, re.Pattern[str]]] = [

@@ -37,15 +37,11 @@ _SPAN_ID: Final = re.compile(r"[0-9a-f]{16}")
 _DROP_REASONS: Final = frozenset(reason.value for reason in Reason)
 _MAX_TOTAL: Final = 10**12
 """Far above the traces of any producer, and far below the largest number that Lua and msgpack can hold."""
-_SPARE_LEVELS: Final = 100
-"""Levels that later readers may nest a trace deeper: batches, dead letters, their callers."""
+_SPARE_LEVELS: Final = 100  # Levels that later readers may nest a trace deeper: batches, dead letters, their callers.
 
 
 class TraceEntry(Struct, frozen=True):
-    """A trace with the producer that numbered it, if any.
-
-    ``left_out`` are the fields that could not be used, ``unknown`` the names that the wire format does not know.
-    """
+    """A trace with its producer, if any, and the names of fields that were ``left_out`` or are ``unknown``."""
 
     entry_id: str
     producer: str | None
@@ -75,20 +71,14 @@ class FeedbackEntry(NamedTuple):
 
 
 class InvalidEntry(NamedTuple):
-    """An entry that is no trace; its texts are not kept.
-
-    Attributes:
-        detail: More about the reason, without any text of the entry.
-        keys: Names in the payload, or in the entry if there is no payload that could be read.
-        trace_id: The trace id, if there is one.
-    """
+    """An entry that is no trace; its texts are not kept."""
 
     entry_id: str
     producer: str | None
     reason: InvalidReason
-    detail: str = ""
-    keys: tuple[str, ...] = ()
-    trace_id: str | None = None
+    detail: str = ""  # More about the reason, without any text of the entry.
+    keys: tuple[str, ...] = ()  # Names in the payload, or in the entry if there is no payload that could be read.
+    trace_id: str | None = None  # The trace id, if there is one.
 
 
 class GoneEntry(NamedTuple):

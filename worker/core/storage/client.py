@@ -32,7 +32,7 @@ from redis.exceptions import ConnectionError as LostConnectionError
 
 from judges.core.faults import ReportedError
 from tracejudge.delivery.transport import make_pool
-from tracejudge.partitions import partition_prefix
+from tracejudge.ids import partition_prefix
 from tracejudge.redis_url import cluster_url, mask_url
 from worker.core.features import installed
 from worker.core.storage.cluster import PartitionClient
@@ -68,15 +68,11 @@ _SECTION: Final = re.compile(r"^-- @script (\w+)$", re.MULTILINE)
 
 
 class StoreError(ReportedError):
-    """Redis did not answer, or refused. The message names the kind of failure, never an address or a payload.
-
-    Attributes:
-        address: Where Redis is, without user and password, for a log.
-    """
+    """Redis did not answer, or refused. The message names the kind of failure, never an address or a payload."""
 
     def __init__(self, text: str, address: str = "") -> None:
         super().__init__(text)
-        self.address = address
+        self.address = address  # Where Redis is, without user and password, for a log.
 
 
 class StoreFullError(StoreError):
@@ -99,13 +95,8 @@ class LayoutError(StoreError):
 
 
 def connect(url: str, key: str = "") -> "redis.Redis":
-    """Make a client that never retries by itself: whether to repeat a write is decided here, not in the driver.
-
-    Args:
-        url: A server (`redis://`, `rediss://`, `unix://`), or sentinels (`redis+sentinel://`) or nodes of a cluster
-            (`redis+cluster://`), which each new connection asks for the master.
-        key: On a cluster the client is of the master that owns its slot.
-    """
+    """Make a client that never retries by itself: whether to repeat a write is decided here, not in the driver."""
+    # Each new connection asks sentinels or nodes of a cluster for the master, on a cluster for that of the key's slot.
     pool = make_pool(
         url,
         key=key,
@@ -121,12 +112,10 @@ def connect(url: str, key: str = "") -> "redis.Redis":
 
 @cache
 def script_sources() -> dict[str, str]:
-    """Read the scripts of the core and of all features, `scripts/*.lua`, by name.
-
-    A line `-- @script NAME` begins a script. The text before the first one is shared by all scripts of the file.
-    `-- @include FILE …` puts the shared text of other files, in any of the folders, before it, each once. Redis gets
-    one text per script, because scripts cannot call each other.
-    """
+    """Read the scripts of the core and of all features, `scripts/*.lua`, by name."""
+    # A line `-- @script NAME` begins a script. The text before the first one is shared by all scripts of the file.
+    # `-- @include FILE …` puts the shared text of other files, in any of the folders, before it, each once. Redis gets
+    # one text per script, because scripts cannot call each other.
     packages = ("worker.core.storage", *(feature.scripts for feature in installed() if feature.scripts))
     parsed = {
         path.name.removesuffix(".lua"): _SECTION.split(path.read_text(encoding="utf-8"))
@@ -151,22 +140,16 @@ def script_sources() -> dict[str, str]:
 
 
 class Store:
-    """One partition: a Redis with our scripts, or a part of a cluster. Safe to share between threads.
-
-    Attributes:
-        partition: Its number, from 0.
-        address: Where it is, without user and password.
-        is_away: Whether it did not answer when it was last asked.
-    """
+    """One partition: a Redis with our scripts, or a part of a cluster. Safe to share between threads."""
 
     def __init__(self, url: str, keys: Keys, partition: int = 0) -> None:
         """Read all scripts, so that an upgrade on disk changes no running process. The first command connects."""
         self.keys = keys
-        self.partition = partition
-        self.address = mask_url(url)
+        self.partition = partition  # Its number, from 0.
+        self.address = mask_url(url)  # Where it is, without user and password.
         # None if it is the only one, because in a cycle connections would stay open until garbage is collected.
         self._partitions: tuple[Store, ...] | None = None
-        self.is_away = False
+        self.is_away = False  # Whether it did not answer when it was last asked.
         self._redis = connect(url, keys.layout)
         sources = script_sources()
         # A script that touches a key which has moved away stops half-way. One that declares a key that exists, and one
@@ -202,11 +185,7 @@ class Store:
         return f"{self.keys.prefix}{key.removeprefix(self.first.keys.prefix)}"
 
     def open(self) -> None:
-        """Check the version of the keys and the number of partitions, and load all scripts into Redis.
-
-        Raises:
-            LayoutError: Another version, or a worker with another number of partitions, wrote the keys.
-        """
+        """Check the keys' version and partitions, or raise ``LayoutError``, and load all scripts into Redis."""
         wrong = self.call(lambda client: find_wrong_keys(client, self))
         if wrong is not None:
             raise LayoutError(wrong)
@@ -220,11 +199,7 @@ class Store:
         arguments: Iterable[bytes | str | int | float],
         texts: Mapping[str, bytes] = MappingProxyType({}),
     ) -> Any:
-        """Run a script by name, after some texts are written by their keys; the script lets them stay beyond a minute.
-
-        Raises:
-            LayoutError: The keys under the prefix were written by another version.
-        """
+        """Run a script, after texts are written, which last a minute unless it keeps them, or ``LayoutError``."""
         if not self._is_open:
             # Redis was away when the process began, and nothing is written before the version of the keys is known.
             self.open()
@@ -247,11 +222,7 @@ class Store:
         return self.call(run)
 
     def run_each(self, calls: "Sequence[ScriptCall]") -> list[Any]:
-        """Run scripts in one round trip; return their replies, or the ``StoreError`` of a script that failed.
-
-        Raises:
-            LayoutError: The keys under the prefix were written by another version.
-        """
+        """Run scripts in one round trip; return their replies, or the ``StoreError`` of a script that failed."""
         if not self._is_open:
             self.open()
 

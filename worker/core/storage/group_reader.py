@@ -11,8 +11,7 @@ from worker.core.storage.client import Entry, Store, StoreError
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """One step reads or writes about this much, because Redis serves no other client meanwhile."""
 READ_COUNT: Final = 1_000
-READ_BYTES: Final = 8 * 1024 * 1024
-"""Bounds of one read."""
+READ_BYTES: Final = 8 * 1024 * 1024  # Bounds of one read.
 # Entries of one command. Redis holds its whole reply: when entries of 4 MiB follow small ones, 128 MiB.
 _MAX_COUNT: Final = 32
 
@@ -44,9 +43,6 @@ class GroupReader:
 
         Entries stay pending until they are acknowledged, also when an error ends the read. At most one command is sent
         ahead: if the reader is closed before the next read, another consumer claims its entries.
-
-        Raises:
-            StoreError: Redis did not answer.
         """
         total = size = 0
         while total < most:
@@ -82,8 +78,6 @@ class GroupReader:
             self._store.call(lambda client: client.connection_pool.release(connection))
 
     def _request(self, most: int, block_ms: int) -> None:
-        """Send the next command."""
-
         def send(client: "redis.Redis") -> None:
             if self._connection is None:
                 self._connection = client.connection_pool.get_connection()

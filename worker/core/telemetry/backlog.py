@@ -30,12 +30,7 @@ class Position(NamedTuple):
 
 
 class Backlog(Struct, frozen=True):
-    """The answer of script `measure`.
-
-    Attributes:
-        waiting: Bytes of unfinished batches by judge model.
-        bytes: Bytes of traces, outbox, unfinished batches, dead letters and gathered conversations.
-    """
+    """The answer of script `measure`."""
 
     traces: Position
     capacity: int
@@ -43,8 +38,9 @@ class Backlog(Struct, frozen=True):
     parked: int
     dead: int
     cut_off: int
-    waiting: Mapping[str, int] = {}
+    waiting: Mapping[str, int] = {}  # Bytes of unfinished batches by judge model.
     outbox: Mapping[str, Position] = {}
+    # Bytes of traces, outbox, unfinished batches, dead letters and gathered conversations.
     bytes: Mapping[str, int] = {}
 
 
@@ -56,15 +52,12 @@ class Memory(NamedTuple):
 
 
 class Caps(NamedTuple):
-    """Bounds of the stream of traces (oldest entry id, bytes, entries) and of the outbox.
-
-    ``mean_age_ms`` is how old the mean entry size may be that converts bytes into entries.
-    """
+    """Bounds of the stream of traces (oldest entry id, bytes, entries) and of the outbox."""
 
     oldest: str = "0"
     max_bytes: int = 1 << 50
     max_entries: int = 1 << 50
-    mean_age_ms: int = 0
+    mean_age_ms: int = 0  # How old the mean entry size may be that converts bytes into entries.
     max_outbox_bytes: int = 1 << 50
 
 
@@ -111,12 +104,7 @@ class Bounds(NamedTuple):
 
 
 class Backpressure:
-    """Decides from the unfinished work by judge model whether ingest pauses or sheds. Safe to share between threads.
-
-    Attributes:
-        bounds: The current decision.
-        slow: The judge models that pause ingest.
-    """
+    """Decides from the unfinished work by judge model whether ingest pauses or sheds. Safe to share between threads."""
 
     def __init__(self, max_waiting_bytes: int, judge_models: Collection[str]) -> None:
         """Set the bound of each judge model. Models not listed get no new work, so their backlog does not count."""
@@ -127,8 +115,8 @@ class Backpressure:
         self._open_circuits: Mapping[str, float] = {}
         self._over_while_closed: frozenset[str] = frozenset()
         self._is_paused = False
-        self.bounds = Bounds(paused=False, shed=frozenset())
-        self.slow: frozenset[str] = frozenset()
+        self.bounds = Bounds(paused=False, shed=frozenset())  # The current decision.
+        self.slow: frozenset[str] = frozenset()  # The judge models that pause ingest.
 
     def set_waiting(self, waiting: Mapping[str, int]) -> None:
         """Set the bytes of unfinished work by judge model."""

@@ -21,10 +21,8 @@ from worker.core.storage.keys import INGEST_GROUP
 State = Literal["ready", "paused", "starting", "stalled", "stopping"]
 # With positions every second and a probe every ten, a stalled worker is unready within a minute.
 _STALLED_S: Final = 50.0
-HEARTBEAT_MS: Final = 10_000
-"""How long a heartbeat counts; it is renewed every second."""
-PROGRAMS: Final = ("gateway", "board")
-"""Programs that publish a heartbeat beside the workers, as a role of their name."""
+HEARTBEAT_MS: Final = 10_000  # How long a heartbeat counts; it is renewed every second.
+PROGRAMS: Final = ("gateway", "board")  # Programs that publish a heartbeat beside the workers, as a role of their name.
 # Beside the roles, because workers of 0.2 read a mapping to booleans.
 _CONFIG: Final = "config:"
 _roles_decoder = msgspec.json.Decoder(dict[str, bool])
@@ -33,21 +31,13 @@ _circuits_decoder = msgspec.json.Decoder(dict[str, bool | float | None])
 
 
 class Pulse(NamedTuple):
-    """The state of one thread; times are of the steady clock.
+    """The state of one thread; times are of the steady clock."""
 
-    Attributes:
-        progressed_at: When it last completed a run.
-        begun: Whether it has completed one.
-        has_ended: Whether it ended without being asked to.
-        blocked_by: The cause that blocks it, in words for a probe; None while its runs complete.
-        blocked_since: When that began.
-    """
-
-    progressed_at: float
-    begun: bool = True
-    has_ended: bool = False
-    blocked_by: str | None = None
-    blocked_since: float = 0.0
+    progressed_at: float  # When it last completed a run.
+    begun: bool = True  # Whether it has completed one.
+    has_ended: bool = False  # Whether it ended without being asked to.
+    blocked_by: str | None = None  # The cause that blocks it, in words for a probe; None while its runs complete.
+    blocked_since: float = 0.0  # When that began.
 
 
 class Watched(Protocol):
@@ -100,10 +90,7 @@ class _FlowState:
 
 
 class Readiness:
-    """The state of all roles of one worker. Safe to share between threads.
-
-    A role works on each partition by itself: it is ready while it makes progress on one of them.
-    """
+    """The roles of one worker, safe to share; each is ready while it makes progress on one of its partitions."""
 
     def __init__(self, *, stalled_s: float = _STALLED_S, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin without threads; a role is unready after ``stalled_s`` without progress, earlier with a known cause."""
@@ -126,10 +113,7 @@ class Readiness:
         self._flows[flow.partition, flow.name] = _FlowState(flow, self._clock())
 
     def update(self, positions: Mapping[str, str | None], paused: Iterable[str] = (), partition: int = 0) -> None:
-        """Set the positions of a partition's flows, as ``flow_positions`` returns them, and the roles that pause there.
-
-        Unknown flows are ignored.
-        """
+        """Set a partition's ``flow_positions`` and the roles that pause there; unknown flows are ignored."""
         now = self._clock()
         with self._lock:
             self._paused[partition] = frozenset(paused)
@@ -247,12 +231,7 @@ class LiveWorker(NamedTuple):
 
 
 class Heartbeat:
-    """The heartbeat of one worker.
-
-    Attributes:
-        configured_models: The judge models that any worker judges with, as of the last exchange; None before the first.
-        open_circuits: Seconds for which the circuit of a judge model has been open in every worker that asks it.
-    """
+    """The heartbeat of one worker."""
 
     def __init__(
         self, store: Store, circuits: Callable[[], Mapping[str, float | None]] = dict, config_hash: str = ""
@@ -266,7 +245,9 @@ class Heartbeat:
         self._circuits = circuits
         self._config = {f"{_CONFIG}{config_hash}": True} if config_hash else {}
         self._process = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        # The judge models that any worker judges with, as of the last exchange; None before the first.
         self.configured_models: frozenset[str] | None = None
+        # Seconds for which the circuit of a judge model has been open in every worker that asks it.
         self.open_circuits: dict[str, float] = {}
 
     def beat(self, roles: Mapping[str, bool]) -> None:
@@ -276,11 +257,9 @@ class Heartbeat:
         self._store.run("heartbeat", (self._store.keys.workers,), (self._process, encoded, 60_000))
 
     def exchange_circuits(self) -> dict[str, float]:
-        """Publish the circuits of this worker; return for how many seconds those of judge models have been open.
-
-        A circuit counts as open if it is open in every worker that asks the model: one worker that gets through is
-        enough to close it, and a model that no worker asks has none.
-        """
+        """Publish the circuits of this worker; return for how many seconds those of judge models have been open."""
+        # A circuit counts as open if it is open in every worker that asks the model: one worker that gets through is
+        # enough to close it, and a model that no worker asks has none.
         own = dict(self._circuits())
         arguments = (self._process if own else "", msgspec.json.encode(own), HEARTBEAT_MS)
         reply = self._store.run("circuits", (self._store.keys.circuits,), arguments)

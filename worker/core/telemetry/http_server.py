@@ -33,8 +33,7 @@ from worker.core.config.settings import Settings
 from worker.core.telemetry.health import Readiness
 
 log = structlog.get_logger("tracejudge.http")
-_HEAD_S: Final = 5.0
-"""Limit of the TLS handshake and the head of a request for a page together."""
+_HEAD_S: Final = 5.0  # Limit of the TLS handshake and the head of a request for a page together.
 _REPLY_S: Final = 10.0
 _MAX_CLIENTS: Final = 16
 _IDLE_S: Final = 75

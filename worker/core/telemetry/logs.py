@@ -271,8 +271,6 @@ def count_dropped(on_dropped: Callable[[int], object]) -> None:
 
 
 class _Lines:
-    """The logger that structlog writes to."""
-
     def __init__(self, name: str = "") -> None:
         self.name = name
 
@@ -284,10 +282,8 @@ class _Lines:
 
 
 def configure(level: str, *, has_own_broker: bool = True) -> None:
-    """Send the log lines of the worker and of the libraries to standard error.
-
-    Without a broker of its own Celery uses TraceJudge's Redis, and its lines on an outage would repeat the worker's.
-    """
+    """Send the log lines of the worker and of the libraries to standard error."""
+    # Without a broker of its own Celery uses TraceJudge's Redis, and its lines on an outage would repeat the worker's.
     _WRITER.flush(_FLUSH_S)  # queued lines belong to the former stream
     _WRITER.stream = sys.stderr
     structlog.configure(
@@ -319,8 +315,6 @@ def configure(level: str, *, has_own_broker: bool = True) -> None:
 
 
 class _Handler(logging.StreamHandler[LogWriter]):
-    """Passes the records of libraries to the writer."""
-
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name of `logging`
         """Log the origin of a record that cannot be formatted; `logging` would print its arguments."""
         place = f"{record.filename}:{record.lineno}"
@@ -335,7 +329,6 @@ def _log_uncaught(event: "threading.ExceptHookArgs | sys.UnraisableHookArgs") ->
 
 
 def _render(_logger: object, _method: str, event: EventDict) -> str:
-    """Render an event as a line, or as one line for each of its rows."""
     rows = event.pop("rows", None)
     return _line(event) if rows is None else "\n".join([_line({**row, **event}) for row in rows])
 

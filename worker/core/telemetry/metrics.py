@@ -53,24 +53,16 @@ T = TypeVar("T", bound="MetricTable")
 
 @dataclass(frozen=True)
 class Metric(Generic[M]):
-    """One row of the table of metrics.
+    """One row of the table of metrics."""
 
-    Attributes:
-        kind: ``Counter``, ``Gauge`` or ``Histogram``.
-        name: The name after ``tracejudge_``, with the ``_total`` of a counter.
-        unit: What one is, for the reference page.
-        labels: Labels that begin with ``SERIES`` are followed there by the configured ``series_labels``.
-        values: Every value of the only label; all of them exist at zero from the start.
-        stability: ``stable`` if the public contract fixes name, type and labels.
-    """
-
-    kind: type[M]
-    name: str
-    unit: str
-    labels: tuple[str, ...]
+    kind: type[M]  # ``Counter``, ``Gauge`` or ``Histogram``.
+    name: str  # The name after ``tracejudge_``, with the ``_total`` of a counter.
+    unit: str  # What one is, for the reference page.
+    labels: tuple[str, ...]  # Labels that begin with ``SERIES`` are followed there by the configured ``series_labels``.
     help: str
-    values: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()  # Every value of the only label; all of them exist at zero from the start.
     buckets: tuple[float, ...] = ()
+    # ``stable`` if the public contract fixes name, type and labels.
     stability: Literal["stable", "experimental"] = "experimental"
 
     # There is no `__set__`, so that a metric in the instance's own dictionary is found first, at no further cost.
@@ -100,11 +92,9 @@ class Metric(Generic[M]):
 
 
 def _collect(metric: Counter | Gauge | Histogram) -> Iterator[Any]:
-    """Yield the family of a metric, whose samples are made one by one, as the encoder writes them, and with pauses.
-
-    A page of a thousand services takes half a second, in which other threads judge. They get the interpreter whenever
-    this one pauses. Without pauses each of them would wait five milliseconds for every turn.
-    """
+    """Yield the family of a metric, whose samples are made one by one, as the encoder writes them, and with pauses."""
+    # A page of a thousand services takes half a second, in which other threads judge. They get the interpreter whenever
+    # this one pauses. Without pauses each of them would wait five milliseconds for every turn.
 
     def samples() -> Iterator[Sample]:
         # The library's public way makes them all at once.

@@ -64,16 +64,11 @@ class Outage:
             log.info("redis available again", redis=address or "see the configuration")
 
 
-OUTAGE: Final = Outage()
-"""The outages of this process."""
+OUTAGE: Final = Outage()  # The outages of this process.
 
 
 def open_stores(stores: Iterable[Store], settings: Settings, config: str | None) -> None:
-    """Check what wrote the keys of a service's stores; one that does not answer is reported, and checked at first use.
-
-    Raises:
-        SettingsError: Another version wrote them, or a worker with another number of partitions.
-    """
+    """Check what wrote the keys of stores that answer, or raise ``SettingsError``; others are checked at first use."""
     OUTAGE.fix = f"start it, or correct {redis_place(config)}"
     for store in stores:
         try:
@@ -89,20 +84,16 @@ class ServiceThread(ABC):
     """A thread that calls ``run_once`` until it is stopped.
 
     ``run_once`` must return within about a second: stopping waits for it, and ``progressed_at`` is updated after it.
-
-    Attributes:
-        role: The role that needs it.
-        shares: Whether the threads of all partitions run as one (`share_threads`). Then ``run_once`` ends with
-            ``pause`` and does not wait for long itself.
-        wake: Ends a pause when it is set. Those that share a thread have the same one in any case.
     """
 
-    role: str
+    role: str  # The role that needs it.
+    # Whether the threads of all partitions run as one (`share_threads`). Then ``run_once`` ends with ``pause`` and does
+    # not wait for long itself.
     shares: ClassVar[bool] = False
 
     def __init__(self, name: str, wake: threading.Event | None = None) -> None:
         self.stopping = threading.Event()
-        self.wake = wake
+        self.wake = wake  # Ends a pause when it is set. Those that share a thread have the same one in any case.
         self.progressed_at = time.monotonic()
         self.name = name
         self._has_run = False
@@ -284,12 +275,7 @@ class EventLoopThread:
         future.add_done_callback(self._tasks.discard)
 
     def wait(self, coroutine: Coroutine[Any, Any, None], timeout_s: float) -> None:
-        """Run a coroutine in the loop, and wait for its end in the calling thread.
-
-        Raises:
-            TimeoutError: It has not ended in time.
-            LoopEndedError: The loop has ended.
-        """
+        """Run a coroutine in the loop and wait; ``TimeoutError``, or ``LoopEndedError`` if the loop has ended."""
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError as error:

@@ -30,7 +30,6 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-
 BOARD_PAGES: Final = ("overview", "series", "verdicts", "funnel", "labels", "other")
 
 
@@ -53,11 +52,7 @@ class Access:
     """The rules of one configuration. Its repr shows no token."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
-        """Read the token.
-
-        Raises:
-            SettingsError: It is absent or unusable, or other machines may connect and none is required.
-        """
+        """Read the token; ``SettingsError`` if it is unusable, or other machines may connect and none is required."""
         board = BOARD.read(settings)
         self._token = Secret.from_table(board, "board.token_").read(environment)
         self._user_header = board.user_header

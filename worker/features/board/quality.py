@@ -117,11 +117,7 @@ class Row(NamedTuple):
 
 
 def read_rows(store: Store, period: str, now: float, false_alarms_per_week: float = 1.0) -> list[Row]:
-    """Read the rows of a period, what got worse first.
-
-    Raises:
-        StoreError: Redis did not answer.
-    """
+    """Read the rows of a period, what got worse first."""
     _, length, compared = PERIODS[period]
     families: dict[Series, list[Series]] = defaultdict(list)
     whole = [series for series in read_series(store).values() if not series.segment]
@@ -208,12 +204,7 @@ def find_fall(buckets: Sequence[Bucket], series: int, false_alarms_per_week: flo
     """Return when the open fall of a series without a baseline began, None without one.
 
     The detector's own sums, with the verdicts before they left zero in place of a baseline. Its error is the error of a
-    share of few verdicts: they are compared with the lower limit of its interval.
-
-    Args:
-        buckets: All sums of the series, the finest that exist.
-        series: How many series are compared so.
-        false_alarms_per_week: The budget of the monitor, here of all verdicts so far.
+    share of few verdicts: they are compared with the lower limit of its interval. ``series`` are compared so.
     """
     state, before, pending, learned = State(), Sums(), Sums(), 0
     limits: Limits | None = None

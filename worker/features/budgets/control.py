@@ -66,14 +66,11 @@ def read_states(store: Store, names: Collection[str]) -> tuple[dict[str, BudgetS
 
 
 class Forecasts(msgspec.Struct, array_like=True):
-    """The expected demand of each five minutes of a day, by unit, from the days before ``day``.
-
-    ``fixed`` is the part that no rate changes. It has its own forecast, because lower rates make the forecast of the
-    other part less precise.
-    """
+    """The expected demand of each five minutes of a day, by unit, from the days before ``day``."""
 
     day: int = 0
     reducible: dict[str, list[float]] = {}
+    # The part that no rate changes. Lower rates make the forecast of the other part less precise.
     fixed: dict[str, list[float]] = {}
 
 
@@ -104,14 +101,10 @@ def smooth(forecast: Sequence[float]) -> list[float]:
 
 
 def predict(demand: Sequence[float], forecast: Sequence[float], now: float, end: float, history_s: float) -> float:
-    """Return the expected demand from now to the end.
+    """Return the expected demand from now to the end, in seconds since midnight.
 
-    Args:
-        demand: Of each five minutes of yesterday and today, in all priorities.
-        forecast: Smoothed; empty on the first day.
-        now: Seconds since midnight.
-        end: At most the next midnight.
-        history_s: Seconds since the first cost.
+    ``demand`` is of each five minutes of yesterday and today, in all priorities; the forecast is smoothed, and empty on
+    the first day; ``history_s`` counts from the first cost.
     """
     last_hour = _sum(demand, DAY_S + now - HOUR_S, DAY_S + now)
     if forecast:
@@ -194,10 +187,7 @@ def _sum(bins: Sequence[float], begin: float, end: float) -> float:
 
 
 def segment_factors(rate: float, traces: Mapping[str, int]) -> dict[str, float]:
-    """Divide a rate over segments so that each has the same number of verdicts, as far as the bounds allow.
-
-    The mean rate remains. No segment has more than all its traces, or less than an eighth of the mean rate.
-    """
+    """Divide a rate over segments for equal numbers of verdicts; each has an eighth of the rate or more, at most 1."""
     if not 0 < rate < 1:
         return {}
     lowest, highest = rate / 8, 1.0
@@ -300,7 +290,6 @@ class BudgetController(Watch):
         return min(candidates)
 
     def _forecasts(self, name: str, day: int, demand: Mapping[str, Demand], state: BudgetState) -> Forecasts:
-        """Read the forecasts, and add yesterday to them once."""
         key = BudgetKeys(self._store.keys.prefix).budget_forecast(name)
         stored = self._store.call(lambda client: client.get(key))
         former = msgspec.msgpack.decode(stored, type=Forecasts) if stored else Forecasts()

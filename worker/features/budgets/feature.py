@@ -206,5 +206,5 @@ FEATURE: Final = Feature(
     ingest=_ingest,
     wrap_model=_wrap_model,
     warnings="worker.features.budgets.feature.find_unkept",
-    checks="worker.features.budgets.checks.checks",
+    checks="worker.features.budgets.spending.checks",
 )

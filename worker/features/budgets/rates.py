@@ -66,11 +66,7 @@ class RateAdjuster(IngestHook):
         self.fields = {*chain(*self._labels.values()), *(_NEW_LABELS if self._first_of else ())}
 
     def before_read(self) -> bool:
-        """Exchange factors and counts if some seconds have passed; return whether rates or new values change.
-
-        Raises:
-            StoreError: Redis did not answer; the factors stay as they are, and the counts of these seconds are lost.
-        """
+        """Exchange factors and counts every few seconds if Redis answers; return whether rates or new values change."""
         now = self._clock()
         if not 0 <= self._next - now <= _EVERY_S:
             self._next = now + _EVERY_S

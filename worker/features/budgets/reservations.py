@@ -36,8 +36,6 @@ _SAMPLED: Final = frozenset({"live", "session_update"})
 
 
 class _Concern(NamedTuple):
-    """A budget that pays for an evaluation."""
-
     name: str
     budget: Budget
     is_exempt: bool
@@ -64,10 +62,7 @@ class Budgets:
         self._scripts = GroupCommit[ScriptCall, Any]("tracejudge-budgets", store.run_each)
 
     def wrap(self, model: ChatModel, trace: Trace, evaluation: Evaluation) -> ChatModel:
-        """Return a model whose calls for one evaluation are paid by its budgets; the same model without budgets.
-
-        The rules match ``trace`` as it was published.
-        """
+        """Return a model whose calls for one evaluation of a published trace its budgets pay; the same without any."""
         judge, judge_model = evaluation.judge, model.settings.judge_model
         if is_heuristic(model.settings):
             return model
@@ -101,12 +96,7 @@ class Budgets:
         )
 
     async def reserve(self, concerned: Sequence[_Concern], reservations: Sequence[str], lifetime_s: float) -> None:
-        """Reserve the cost of one call in all of these budgets.
-
-        Raises:
-            OverBudgetError: A budget does not suffice; nothing is reserved.
-            ModelUnavailableError: Redis does not answer; the evaluation is tried again later.
-        """
+        """Reserve a call in all budgets, or ``OverBudgetError``; ``ModelUnavailableError`` if Redis is away."""
         arguments: list[str | int] = [int(lifetime_s * 1000)]
         for concern, reservation in zip(concerned, reservations, strict=True):
             arguments += [reservation, *concern.limits]
@@ -184,11 +174,9 @@ def _cost(settings: ModelSettings, answer: ChatResponse) -> tuple[int, int]:
 
 
 def demand_terms(evaluation: Evaluation, rules: Sequence[Rule], trace: Trace) -> tuple[float, int]:
-    """Return how many evaluations at full rates an evaluation represents, and the priority of its cost.
-
-    The weight is more than 1 if rates are reduced. An evaluation that does not depend on rates has the weight 1 and
-    the priority ``NOT_REDUCED``.
-    """
+    """Return how many evaluations at full rates an evaluation represents, and the priority of its cost."""
+    # The weight is more than 1 if rates are reduced. An evaluation that does not depend on rates has the weight 1 and
+    # the priority ``NOT_REDUCED``.
     # The share of a cascade's second judgings does not depend on the rates.
     probability = evaluation.probability / (1.0 if evaluation.cascade is None else evaluation.cascade.rate)
     depends = evaluation.origin in _SAMPLED and rules and not any(is_always(rule, trace) for rule in rules)

@@ -8,6 +8,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -15,6 +16,7 @@ import structlog
 from msgspec import structs
 from prometheus_client import Gauge
 
+from judges.agreement.intervals import Interval, wilson
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, read_counts
 from worker.base.monitor.feature import MONITOR
@@ -22,22 +24,101 @@ from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, utc_minute
 from worker.core.config.graders import Grader, Graders
 from worker.core.config.settings import Settings
-from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import EvaluationFactory
+from worker.core.selection.evaluations import BatchWriter, EvaluationFactory
 from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.telemetry.health import live_circuits
 from worker.core.telemetry.metrics import Metric, MetricTable
 from worker.features.canary.canary_file import Canary
-from worker.features.canary.drift import CLOSES_AT, OPENS_AT, RECENT, Shift, Verdicts, agreement, shift
 from worker.features.canary.feature import CanaryKeys
 
+LEAST_BEFORE: Final = 12  # A trace with fewer earlier verdicts is not compared.
+RECENT: Final = 6  # Judgings that are compared with the earlier ones.
+OPENS_AT: Final = 1e-4
+CLOSES_AT: Final = 1e-2
 log = structlog.get_logger("tracejudge.monitor")
 _DAYS: Final = "canary"
 _HOURS: Final = "canary_hours"
 _LONGEST_DRIFT_S: Final = 30 * DAY_S  # Then the new level is the reference.
 
+
+class Verdicts(NamedTuple):
+    """How many verdicts about a trace there were, and how many agreed with its labels."""
+
+    total: int = 0
+    agreed: int = 0
+
+    @property
+    def missed(self) -> int:
+        """How many did not agree."""
+        return self.total - self.agreed
+
+    def add(self, more: "Verdicts") -> "Verdicts":
+        """Add other verdicts about the same trace."""
+        return Verdicts(self.total + more.total, self.agreed + more.agreed)
+
+
 OfTraces = Mapping[str, Verdicts]
+
+
+class Shift(NamedTuple):
+    """Recent verdicts beside earlier ones of the same traces."""
+
+    # Of so many recent disagreements by a judge that has not changed, without the trace that fell most.
+    probability: float
+    before: float  # The earlier agreement.
+    now: float  # The recent agreement.
+    fallen: tuple[str, ...]  # The traces whose agreement fell, the one that fell most first.
+
+
+def agreement(traces: Mapping[str, Verdicts]) -> Interval | None:
+    """Return the mean agreement of traces with Wilson's interval on their number, None without a verdict."""
+    shares = [verdicts.agreed / verdicts.total for verdicts in traces.values() if verdicts.total]
+    return wilson(sum(shares) / len(shares), len(shares)) if shares else None
+
+
+def shift(recent: Mapping[str, Verdicts], before: Mapping[str, Verdicts]) -> Shift | None:
+    """Compare recent verdicts with earlier ones by trace; None until two traces have enough verdicts."""
+    # Each trace has its own rate of disagreement, estimated from its earlier verdicts. With Jeffreys' prior the number
+    # of its recent disagreements has a beta-binomial distribution, and their sum over traces the convolution of these.
+    # The trace that fell most is left out, because a single trace may lie on the border of the judge's decision.
+    pairs = {
+        name: (now, then)
+        for name, now in recent.items()
+        if now.total and (then := before.get(name, Verdicts())).total >= LEAST_BEFORE
+    }
+    if len(pairs) < 2:  # noqa: PLR2004
+        return None
+    falls = {name: then.agreed / then.total - now.agreed / now.total for name, (now, then) in pairs.items()}
+    order = sorted(falls, key=lambda name: falls[name], reverse=True)
+    others = (pairs[name] for name in order[1:])
+    counts = sorted((now.total, now.missed, then.total, then.missed) for now, then in others)
+    earlier = sum(then.agreed / then.total for _, then in pairs.values()) / len(pairs)
+    latest = earlier - sum(falls.values()) / len(falls)
+    return Shift(_tail(tuple(counts)), earlier, latest, tuple(name for name in order if falls[name] > 0))
+
+
+@lru_cache(maxsize=1024)
+def _tail(counts: tuple[tuple[int, int, int, int], ...]) -> float:
+    """Return the probability of as many recent disagreements, from recent and earlier verdicts of each trace."""
+    seen = sum(missed for _, missed, _, _ in counts)
+    if seen <= sum(total * (past_missed + 0.5) / (past + 1) for total, _, past, past_missed in counts):
+        return 1.0
+    # Probability of each sum below the observed sum; the last place collects all others.
+    sums = [1.0] + [0.0] * seen
+    for total, _, past, past_missed in counts:
+        a, b = past_missed + 0.5, past - past_missed + 0.5
+        rest = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) - math.lgamma(a + b + total)
+        chances = [
+            math.comb(total, number) * math.exp(math.lgamma(a + number) + math.lgamma(b + total - number) + rest)
+            for number in range(total + 1)
+        ]
+        added = [0.0] * (seen + 1)
+        for place, probability in enumerate(sums):
+            for more, chance in enumerate(chances):
+                added[min(seen, place + more)] += probability * chance
+        sums = added
+    return sums[seen]
 
 
 class Series(NamedTuple):
@@ -200,7 +281,6 @@ class CanaryWatch(Watch):
         self.show(samples)
 
     def _decide(self, series: Series, change: Shift | None, drift: _Drift | None, now: float) -> _Drift | None:
-        """Return the open drift of a series, and store it when it begins or ends."""
         key, field = self._key, "\n".join(series)
         if drift is None:
             if change is None or change.probability > OPENS_AT:

@@ -36,10 +36,7 @@ _NOT_OF_THE_JUDGE: Final = frozenset({"missing_input", "input_too_long", "over_b
 
 
 class CanaryTrace(Struct, frozen=True):
-    """One trace with its labels by judge or metric, and the number of its line.
-
-    Its trace id is made from its content and labels, so that a changed trace has no history.
-    """
+    """One trace with its labels and line number; its id is made of both, so that a changed trace has no history."""
 
     trace: Trace
     labels: Mapping[str, bool]
@@ -79,10 +76,8 @@ class Canary:
         return {name: trace_ids for name, trace_ids in by_judge.items() if trace_ids}
 
     def agrees(self, verdict: Verdict) -> bool | None:
-        """Return whether a verdict is as the labels expect, None if it says nothing of the judge.
-
-        All labelled metrics must be as expected. A judge that abstains or gives no usable answer does not agree.
-        """
+        """Return whether a verdict is as the labels expect, None if it says nothing of the judge."""
+        # All labelled metrics must be as expected. A judge that abstains or gives no usable answer does not agree.
         labelled, judge = self.traces.get(verdict.trace_id), self.judges.get(verdict.judge)
         if labelled is None or judge is None or verdict.reason in _NOT_OF_THE_JUDGE:
             return None
@@ -92,10 +87,7 @@ class Canary:
 
 
 def with_canary(settings: Settings, sources: ConfigSources, names: frozenset[str]) -> Faults[Settings]:
-    """Find and check the file of the canary, relative to the configuration that names it.
-
-    ``names`` are those of all judges, also of wrong ones, since labels may name them.
-    """
+    """Find and check the canary's file beside the configuration; labels may name any of the ``names`` of judges."""
     path, file = sources.path, CANARY_FILE.read(settings)
     if file is None:
         return settings
@@ -134,11 +126,9 @@ def find_unlabelled(settings: Settings) -> Iterator[Fault]:
 
 
 def expected(judge: Judge, labels: Mapping[str, bool], judges: Iterable[str]) -> dict[str, bool]:
-    """Return the expected verdicts of a judge by metric; a judge of conversations has none.
-
-    A label with the judge's name concerns its first metric with a pass rule. A label with the name of a metric concerns
-    that metric, unless another judge has the same name.
-    """
+    """Return the expected verdicts of a judge by metric; a judge of conversations has none."""
+    # A label with the judge's name concerns its first metric with a pass rule. A label with the name of a metric
+    # concerns that metric, unless another judge has the same name.
     rated = _rated(judge)
     passes = {name: labels[name] for name in rated if name in labels and (name == judge.name or name not in judges)}
     if judge.name in labels and rated and judge.name not in rated:

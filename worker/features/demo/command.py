@@ -197,8 +197,6 @@ def rules() -> tuple[Rule, ...]:
 
 
 class _Started(msgspec.Struct):
-    """The log line of the worker with the address of its metrics."""
-
     event: str
     metrics: str = ""
 
@@ -256,10 +254,7 @@ class Outcome(NamedTuple):
 
 
 def run(session: Session, seconds: float) -> Outcome:
-    """Publish the traffic, print progress lines, and wait until all of it is judged.
-
-    One thread does everything, so there is nothing to stop when it is interrupted.
-    """
+    """Publish the traffic in this thread, print progress lines, and wait until all of it is judged."""
     plan = make_plan(load_samples(), seconds)
     began_s, began_at = time.monotonic(), time.time()
     traffic = Traffic(plan, began_at)

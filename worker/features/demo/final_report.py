@@ -116,10 +116,7 @@ class Results:
         return next(same, Series(DROP.service, DROP.judge, Half(), Half(), 0, Counter()))
 
     def rows(self, *, full: bool = True) -> Iterator[str]:
-        """Yield the shares before the drop, and after it compared with before, as `tracejudge report` prints them.
-
-        Unless ``full``, only those of the service that gets worse.
-        """
+        """Yield the shares before and after the drop, unless ``full`` only of the service that gets worse."""
         for place, title in enumerate(("Before the drop", "After the drop")):
             compared = ("difference", "95 % interval") if place else ()
             cells = [("service", "judge", "share", "95 % interval", *compared, "judgements", "unscored")]
@@ -146,7 +143,6 @@ def _half(ends: Counter[str]) -> Half:
 
 
 def _figures(interval: Interval | None, factor: int = 1, form: str = ".1%", unit: str = "") -> tuple[str, str]:
-    """Write the value of an interval, and its limits."""
     if interval is None:
         return "-", "-"
     low, value, high = (f"{factor * number:{form}}" for number in (interval.low, interval.value, interval.high))
@@ -163,10 +159,8 @@ class Alert(NamedTuple):
 
 
 def planted_alert(results: Results, seconds: float, environment: str) -> Alert | None:
-    """Compare the second half with the first by the monitor's own detector; None when it finds no drop.
-
-    The first half stands in for the baseline, which the monitor learns in seven days, with the traffic of the demo.
-    """
+    """Compare the second half with the first by the monitor's own detector; None when it finds no drop."""
+    # The first half stands in for the baseline, which the monitor learns in seven days, with the traffic of the demo.
     series = results.planted
     before, after = series.before, series.after
     if before.share is None or after.share is None:

@@ -84,10 +84,7 @@ class _Deck(Generic[T]):
 
 
 def load_samples() -> Mapping[str, Samples]:
-    """Read the labelled samples by service.
-
-    Those labelled `hard` are left out: they are written to mislead the lexical heuristic that judges here.
-    """
+    """Read the labelled samples by service, but `hard` ones, which mislead the lexical model that judges here."""
     decoder = msgspec.json.Decoder(tracejudge.Trace)
     folder = files("judges").joinpath("samples")
     lines = (

@@ -28,7 +28,7 @@ from judges.core.verdict import Assessment
 from judges.custom import define
 from judges.endpoints.client import offline_model
 from judges.models.registry import build, most_tokens
-from judges.parsing.words import content_words
+from judges.parsing.sentences import content_words
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.base.commands.options import JSON, OUT, PATTERNS, REDIS, connect, plain, print_json

@@ -1,4 +1,4 @@
-"""Admission of requests: token, encoding and size of the body, and the replies to those that are refused.
+"""Admission of requests: token, encoding and size of the body, replies to those refused, spans that nobody reads.
 
 RefusedError is the only error of a request: its status, a reason for the metrics, and a text for the client that quotes
 nothing of the request. Refused requests and dropped items are counted, logged once a minute, and listed for
@@ -23,7 +23,8 @@ from prometheus_client import Counter, Gauge
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from tracejudge.dialects.unread import ADVICE, Unread, shown_scope
+from tracejudge.dialects import Dialects
+from tracejudge.dialects.unread import ADVICE, Unread, shown_scope, unread_names
 from worker.base.input.unusable import InvalidRecord, LeftOutRecord, UnreadRecord, UnusableInput
 from worker.core.config.serving import MIN_TOKEN_CHARS, Listen, Secret
 from worker.core.config.settings import Settings, SettingsError
@@ -32,13 +33,14 @@ from worker.core.telemetry.http_server import Credential
 from worker.core.telemetry.metrics import Metric, ProcessMetrics
 from worker.features.gateway.feature import GATEWAY
 
+_MOST: Final = 1_000
+_EXAMINED: Final = 200  # Spans of an instrumentation without any name like those of a model's call.
 log = structlog.get_logger("tracejudge.gateway")
 _GZIP: Final = 31  # zlib's window size of gzip
 _MAX_MEMBERS: Final = 1_000  # of one gzip body: an empty one has 20 bytes, and costs as much as thousands
 # Codes of google.rpc.Status, in which OTLP reports errors.
 _RPC_CODES: Final = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
 _VARINT_BASE: Final = 128
-
 
 GATEWAY_REJECTED: Final = (
     "content_type", "encoding", "malformed", "too_large", "unauthorized", "rate", "full", "unavailable", "slow",
@@ -119,11 +121,7 @@ _FORMS: Final = {form.value: form for form in Form} | {
 
 
 def form_of(request: Request, accepted: Sequence[Form]) -> Form:
-    """Return the encoding of a request.
-
-    Raises:
-        RefusedError: It is none of those accepted, or the content is compressed by another method than gzip.
-    """
+    """Return the encoding; ``RefusedError`` if it is not accepted, or compressed by another method than gzip."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     form = _FORMS.get(media)
     if form not in accepted or form is None:
@@ -146,11 +144,7 @@ class Bodies:
         self.held_bytes = 0  # Bytes of all bodies that are being read or used.
 
     async def read(self, request: Request) -> "Body":
-        """Read and decompress a body; the caller releases it.
-
-        Raises:
-            RefusedError: It is too large, too slow, no gzip, or one body too many.
-        """
+        """Read and decompress a body, which the caller releases, or raise ``RefusedError``."""
         body = Body(self)
         try:
             declared = request.headers.get("content-length", "0")
@@ -264,11 +258,9 @@ class Client:
         self._at_s = clock()
 
     def wait_s(self, items: int) -> float:
-        """Count items against the rate; return 0, or after how many seconds they would be admitted.
-
-        A request is admitted as a whole as long as the allowance is above zero, and a larger one than the rate leaves
-        a debt. Otherwise it could never be sent.
-        """
+        """Count items against the rate; return 0, or after how many seconds they would be admitted."""
+        # A request is admitted as a whole as long as the allowance is above zero, and a larger one than the rate leaves
+        # a debt. Otherwise it could never be sent.
         if self._rate is None:
             return 0.0
         now = self._clock()
@@ -290,11 +282,7 @@ class Access:
 
     @classmethod
     def from_settings(cls, settings: Settings, environment: Mapping[str, str]) -> "Access":
-        """Read all tokens.
-
-        Raises:
-            SettingsError: A token is absent or unusable, or there is none and other machines may connect.
-        """
+        """Read all tokens; ``SettingsError`` if one is unusable, or there is none and other machines may connect."""
         clients: dict[str, Client] = {}
         for name, token in GATEWAY.read(settings).tokens.items():
             key = f"gateway.tokens.{name}.token_"
@@ -377,11 +365,9 @@ class Losses:
         return all(now < self._listed.get(shown_scope(scope), (now, ()))[0] for scope in scopes)
 
     def drop_unread(self, counts: Mapping[str, int], trace_id: str, kinds: Iterable[Unread] = ()) -> None:
-        """Record the spans of a trace without a call of a model, by instrumentation.
-
-        Services send many of them, which would displace all others from the list: each instrumentation is listed once
-        an hour.
-        """
+        """Record the spans of a trace without a call of a model, by instrumentation."""
+        # Services send many of them, which would displace all others from the list: each instrumentation is listed once
+        # an hour.
         total, now = sum(counts.values()), self._clock()
         self._metrics.dropped.labels(_NO_CALL).inc(total)
         self._log(("items dropped", _NO_CALL, ""), total)
@@ -433,3 +419,40 @@ class Losses:
         event, reason, path = subject
         write = log.info if reason == _NO_CALL else log.warning
         write(event, reason=reason, count=total, **({"path": path} if path else {}))
+
+
+class Instrumentations:
+    """The instrumentations of one process. Safe to share between threads."""
+
+    def __init__(self, dialects: Dialects, clock: Callable[[], float] = time.monotonic) -> None:
+        self.dialects = dialects
+        self._clock = clock
+        self._examined: dict[str, int] = {}  # How many spans to examine yet; none of one that a dialect reads.
+        self._next_s: dict[str, float] = {}
+
+    def is_open(self, scope: str) -> bool:
+        """Return whether the spans of an instrumentation are to be examined."""
+        return self._examined.get(scope, 1) > 0
+
+    def examine(self, scope: str, keys: Iterable[str]) -> Unread | None:
+        """Describe a span that no dialect reads, if its attributes are like those of a model's call."""
+        left = self._examined.get(scope, _EXAMINED)
+        names = tuple(keys)
+        if any(map(self.dialects.is_read, names)):
+            left = 0
+        kind = None if left == 0 else Unread(scope, unread_names(names, self.dialects), 1)
+        is_like_call = kind is not None and kind.is_like_call
+        if len(self._examined) < _MOST or scope in self._examined:
+            self._examined[scope] = left if is_like_call else left - 1 if left else 0
+        return kind if is_like_call else None
+
+    def message(self, kinds: Iterable[Unread]) -> str:
+        """Return the message about these spans, for each instrumentation at most once a minute."""
+        now = self._clock()
+        parts = []
+        for kind in kinds:
+            if self.is_open(kind.scope) and now >= self._next_s.get(kind.scope, now):
+                if len(self._next_s) < _MOST:
+                    self._next_s[kind.scope] = now + 60.0
+                parts.append(f"no dialect reads the spans of {shown_scope(kind.scope)!r} with {', '.join(kind.names)}")
+        return f"{'; '.join(parts)}; {ADVICE}" if parts else ""

@@ -71,7 +71,6 @@ GATEWAY: Final = Table("gateway", Gateway, Gateway(), "What `tracejudge gateway`
 
 
 def _faults(settings: Settings) -> Iterator[Fault]:
-    """Check tokens, the certificate and times."""
     gateway = GATEWAY.read(settings)
     for name, token in gateway.tokens.items():
         yield from Secret.from_table(token, f"gateway.tokens.{name}.token_").faults(is_needed=True)

@@ -19,8 +19,8 @@ from tracejudge.delivery.buffer import Entry, Kind
 from tracejudge.dialects import Dialects, RawEvent, RawSpan, names
 from tracejudge.dialects.unread import missing_content, unread
 from tracejudge.dialects.values import decoded
+from tracejudge.ids import place_of
 from tracejudge.otel.joining import SpanGroup, has_no_content, join
-from tracejudge.partitions import place_of
 from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.logs import error_place
 from worker.core.telemetry.service import ServiceThread
@@ -69,12 +69,7 @@ class Gatherer:
         self.held_bytes = 0  # Bytes of all gathered spans when Redis was last asked.
 
     def add(self, request: Request, trace_ids: Collection[str] | None = None) -> None:
-        """Store the spans of a request, or of some of its traces; those of too large traces are dropped there.
-
-        Raises:
-            RefusedError: There is no room for all.
-            StoreError: Redis did not answer; what is stored already is stored once, however often it is sent.
-        """
+        """Store the spans of a request's traces but too large ones, or raise ``RefusedError``; safe to repeat."""
         groups = [group for group in request.traces.items() if trace_ids is None or group[0] in trace_ids]
         for start in range(0, len(groups), _MAX_TRACES):
             some = groups[start : start + _MAX_TRACES]
@@ -118,12 +113,7 @@ class Gatherers:
         return sum(gatherer.held_bytes for gatherer in self.each)
 
     def add(self, request: Request) -> None:
-        """Store the spans of a request.
-
-        Raises:
-            RefusedError: A partition has no room for all; what others store is stored once, however often it is sent.
-            StoreError: Redis did not answer; the same.
-        """
+        """Store the spans of a request; after a ``RefusedError`` or ``StoreError`` a repeat stores them once."""
         if len(self.each) == 1:
             self.each[0].add(request)
             return
@@ -135,11 +125,9 @@ class Gatherers:
 
 
 def split_groups(decoded: Decoded) -> Iterator[tuple[Source, SpanGroup]]:
-    """Divide a trace into one group for each local root, as the SDK's exporter does in the process of a service.
-
-    A local root has no parent in its service. A span whose parent never arrived belongs to the only root of its
-    service, if it has one, else to the topmost span that is known above it.
-    """
+    """Divide a trace into one group for each local root, as the SDK's exporter does in the process of a service."""
+    # A local root has no parent in its service. A span whose parent never arrived belongs to the only root of its
+    # service, if it has one, else to the topmost span that is known above it.
     events: dict[str, list[RawEvent]] = {}
     for span_id, event in decoded.events:
         events.setdefault(span_id, []).append(event)

@@ -146,15 +146,12 @@ class Intake:
 def read_intake(
     body: bytes, form: Form, encoder: Encoder, *, service: str | None, repeat_key: str | None, now_s: float
 ) -> Intake:
-    """Read the objects of a body and encode them as entries, with the encoder of the calling thread.
+    """Read the objects of a body, or raise ``RefusedError``, and encode them with the encoder of the calling thread.
 
     Args:
         service: The service of every trace; otherwise each names its own.
         repeat_key: The client's key of this request: the same key gives the same ids, so that a repeat counts once.
         now_s: The time of a trace that has none, unless a repeat of it could be recognized.
-
-    Raises:
-        RefusedError: The body is no JSON.
     """
     check_values(body, 500_000)
     intake = Intake()
@@ -222,13 +219,10 @@ def _malformed() -> RefusedError:
 def _complete(
     fields: dict[str, Any], record: LenientPayload, raw: bytes, service: str | None, repeat_key: str | None
 ) -> str:
-    """Complete the service and the ids; return the trace id.
+    """Complete the service and the ids; return the trace id. ``NoTraceError`` without a service.
 
     The ids of a trace with a trace id derive from its text, so that a repeat counts once. Without any id two equal
     answers are two traces.
-
-    Raises:
-        NoTraceError: It has no service.
     """
     named = map(service_name, record.values("service"))
     texts = (text_form(value) for value in named if not isinstance(value, dict | list | None))

@@ -22,8 +22,15 @@ from tracejudge.dialects import RawEvent, RawSpan
 from tracejudge.dialects.unread import Unread
 from tracejudge.dialects.values import structure_of
 from worker.core.selection.lenient import NoTraceError, decode_repaired
-from worker.features.gateway.admission import EXPLAINED, Form, Loss, RefusedError, check_values, too_many_values
-from worker.features.gateway.instrumentations import Instrumentations
+from worker.features.gateway.admission import (
+    EXPLAINED,
+    Form,
+    Instrumentations,
+    Loss,
+    RefusedError,
+    check_values,
+    too_many_values,
+)
 
 # Protobuf: numbers of fields in ResourceSpans and ScopeSpans, which those of logs share, and wire types.
 _SCOPES: Final = 2
@@ -210,11 +217,7 @@ def _read_protobuf(request: Request, body: bytes, service: str | None, *, is_log
 
 
 def _parsed(kind: type[Any], content: bytes) -> tuple[Any, bytes]:
-    """Parse a message; texts that are no UTF-8 are repaired first, in the bytes that are returned beside it.
-
-    Raises:
-        DecodeError: It is no message.
-    """
+    """Parse a message; texts that are no UTF-8 are repaired first, in the bytes that are returned beside it."""
     try:
         return kind.FromString(content), content
     except DecodeError:
@@ -223,7 +226,6 @@ def _parsed(kind: type[Any], content: bytes) -> tuple[Any, bytes]:
 
 
 def _repaired(data: memoryview, descriptor: Any, depth: int = 0) -> bytes:
-    """Copy a message with texts in UTF-8."""
     copy = bytearray()
     at = 0
     if depth > _MAX_NESTED:
@@ -268,12 +270,7 @@ class _Splitter:
         self._left = most
 
     def fields(self, data: memoryview) -> list[tuple[int, memoryview]]:
-        """Return the fields that have a length, by number; the others are skipped.
-
-        Raises:
-            DecodeError: It is no message.
-            RefusedError: The request has too many fields.
-        """
+        """Return the fields that have a length, by number; ``RefusedError`` if the request has too many fields."""
         fields: list[tuple[int, memoryview]] = []
         at, end, skipped = 0, len(data), 0
         try:
@@ -319,8 +316,6 @@ def _event_name(attributes: "Iterable[KeyValue | _Attribute]") -> str:
 
 
 class _Value(Struct, rename="camel"):
-    """A value in OTLP's JSON."""
-
     string_value: str | None = None
     bool_value: bool | None = None
     int_value: int | str | None = None
@@ -377,11 +372,7 @@ _attributes_decoder = msgspec.json.Decoder(list[_Attribute])
 
 
 def _decoded(raw: bytes | Raw, decoder: msgspec.json.Decoder[Any]) -> Any:
-    """Decode JSON; in the second attempt without what is no UTF-8, and without ``null``, the absence of a field.
-
-    Raises:
-        NoTraceError: It is no JSON, or not as OTLP has it.
-    """
+    """Decode JSON; in the second attempt without what is no UTF-8, and without ``null``, the absence of a field."""
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -399,11 +390,7 @@ def _without_null(value: Any) -> Any:
 
 
 def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems]:
-    """Return the resources of a request in JSON.
-
-    Raises:
-        RefusedError: It is meant for another path. Read as OTLP it would have no item, and be lost with a reply of 200.
-    """
+    """Return the resources of a request in JSON; ``RefusedError`` if it is of another path: a 200 would lose it."""
     items: _Items = _decoded(body, _items_decoder)
     resources, others = items.resource_spans, items.resource_logs
     if is_log:

@@ -91,8 +91,6 @@ class Capacity(ServiceThread):
 
 
 class _Waiting(NamedTuple):
-    """Entries of one caller, and its future."""
-
     entries: Sequence[Entry]
     size_bytes: int
     future: "Future[None]"
@@ -127,11 +125,7 @@ class Publisher(ServiceThread):
             raise stream_full()
 
     def submit(self, entries: Sequence[Entry]) -> "Future[None]":
-        """Queue entries; the future ends when Redis has all of them.
-
-        Raises:
-            RefusedError: Too much waits for Redis, or the stream has no room.
-        """
+        """Queue entries; the future ends when Redis has all of them. ``RefusedError`` if there is no room."""
         waiting = _Waiting(entries, sum(len(entry.payload) for entry in entries), Future())
         if not entries:
             waiting.future.set_result(None)

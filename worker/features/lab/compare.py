@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from judges.agreement.intervals import Interval
-from judges.agreement.preference import Preference
+from judges.agreement.paired import Preference
 from judges.core.judge import Judge, has_text
 from judges.core.prompt import conversation, with_earlier_messages
 from judges.core.verdict import Verdict, joined_parts

@@ -72,10 +72,7 @@ class Tally(NamedTuple):
 
     @property
     def needed(self) -> int:
-        """How many more labels make the interval of the agreement ± 5 points wide.
-
-        The length of a Wilson interval at the present share; without any label as if half agreed.
-        """
+        """How many more labels make Wilson's interval of agreement ± 5 points wide, without any as if half agreed."""
         share = (self.agreed + 2) / (self.labels + 4)
 
         def is_narrow(size: int) -> bool:

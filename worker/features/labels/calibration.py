@@ -74,11 +74,10 @@ class _Row(NamedTuple):
 def calibrate(
     labelled: Iterable[Labelled], fits: Callable[[LabelVerdict], bool]
 ) -> tuple[list[Calibration], Mapping[str, int]]:
-    """Compare labels with fitting verdicts.
+    """Compare labels with fitting verdicts; return each subject, the most labels first.
 
-    Returns:
-        Each subject, the most labels first, and how many labels were not used, by reason: ``no verdict``, ``several
-        spans``, ``abstained``, ``unscored``, or ``unrated`` for a metric without a pass rule.
+    Beside them how many labels were not used, by reason: ``no verdict``, ``several spans``, ``abstained``,
+    ``unscored``, or ``unrated`` for a metric without a pass rule.
     """
     rows: dict[Subject, list[_Row]] = defaultdict(list)
     left_out: Counter[str] = Counter()
@@ -103,15 +102,9 @@ def calibrate(
 def probability_rows(
     labelled: Iterable[Labelled], versions: Collection[str], fits: Callable[[LabelVerdict], bool]
 ) -> tuple[list[Row], Mapping[str, int]]:
-    """Pair labels with the probabilities of fitting verdicts, as the model gave them.
+    """Pair labels with the probabilities of fitting verdicts, as the model gave them, of these versions of the judge.
 
-    Args:
-        labelled: Labels with verdicts.
-        versions: The version of the judge without a calibration, and the present one.
-        fits: Whether a verdict counts, whatever its version.
-
-    Returns:
-        The rows, and how many labels were not used, by reason: as ``calibrate`` says, or ``other version``.
+    Beside them how many labels were not used, by reason: as ``calibrate`` says, or ``other version``.
     """
     rows: list[Row] = []
     left_out: Counter[str] = Counter()
@@ -130,10 +123,7 @@ def probability_rows(
 
 
 def audited(verdicts: Iterable[Verdict], judge: str, metric: str) -> list[Labelled]:
-    """Return the first verdicts of cascades, labelled by the second ones.
-
-    The probability of the second judging is that with which the label was drawn.
-    """
+    """Return the first verdicts of cascades, labelled by the second ones, drawn with their probability."""
     firsts: dict[str, tuple[CascadeStep, LabelVerdict]] = {}
     seconds: dict[str, bool] = {}
     for verdict in verdicts:
@@ -156,16 +146,9 @@ def audited(verdicts: Iterable[Verdict], judge: str, metric: str) -> list[Labell
 def fit_calibration(
     rows: Sequence[Row], version: str, kind: Literal["platt", "isotonic", "none"] | None, precision: float | None
 ) -> Fitted:
-    """Fit a map, then the threshold of the corrected probabilities.
+    """Fit a map, then the threshold of the corrected probabilities, by agreement or a precision it must reach.
 
-    Args:
-        rows: Probabilities as the model gave them, with labels.
-        version: The version of the judge without a calibration.
-        kind: The map; by default as ``fit`` chooses.
-        precision: That the threshold must reach; else it maximises agreement.
-
-    Raises:
-        ValueError: The labels fit no map, or no threshold reaches the precision.
+    ``version`` is the judge's without a calibration. ``ValueError`` if nothing can be fitted, or none reaches it.
     """
     fitted = FittedMap() if kind == "none" else fit(rows, kind)
     if fitted.platt is not None:

@@ -15,7 +15,7 @@ import click
 import msgspec
 from rich.table import Table
 
-from judges.agreement.diagram import as_svg, as_text
+from judges.agreement.reliability import as_svg, as_text
 from judges.core.judge import Judge, Metric
 from judges.core.model import ModelSettings
 from judges.core.prompt import neutralise
@@ -88,11 +88,7 @@ class Fitting(NamedTuple):
 
     @classmethod
     def find(cls, settings: Settings, judge: Judge, metric: Metric, name: str) -> Self:
-        """Find the model, by its name in the configuration or in verdicts.
-
-        Raises:
-            click.UsageError: The model returns no probabilities, or the judge cannot be calibrated for it.
-        """
+        """Find the model, by its name in the configuration or in verdicts, or raise ``UsageError``."""
         if metric.pass_rule is None:
             raise click.UsageError(f"{metric.name} neither passes nor fails, so that it has no calibration")
         models = {model.judge_model: model for model in settings.models.values() if decides(model)}

@@ -10,7 +10,6 @@ from worker.core.storage.keys import Key, KeySpace
 if TYPE_CHECKING:
     from worker.core.telemetry.service import ServiceThread
 
-
 WAIT: Final = Table(
     "late_feedback_wait",
     Seconds,

@@ -113,9 +113,6 @@ class PendingFeedback:
 
         The other partition takes it once, however often this is repeated, and only then it is removed here. Without
         ``asks_away`` a partition that did not answer before is not waited for once more.
-
-        Raises:
-            StoreError: A partition does not answer; the feedback stays here.
         """
         asked = (*member.item.asked, self._store.partition)
         partitions = [partition for partition in self._store.partitions if partition.partition not in asked]

@@ -27,8 +27,7 @@ from msgspec import Struct
 from tracejudge import Feedback, Trace
 from worker.core.config.settings import Settings
 from worker.core.queue.notify import Notifier
-from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import ChosenEvaluation, EvaluationFactory
+from worker.core.selection.evaluations import BatchWriter, ChosenEvaluation, EvaluationFactory
 from worker.core.selection.sampling import Choice, Rules
 from worker.core.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry, trace_id_of
 from worker.core.storage.client import Entry, Store, StoreError
@@ -124,11 +123,7 @@ class Search:
         self._count = 32
 
     def step(self) -> bool:
-        """Index the next piece of the stream; True while there may be more.
-
-        Raises:
-            StoreError: Redis did not answer; the next step reads the same piece.
-        """
+        """Index the next piece of the stream; True while there may be more. After ``StoreError`` it is read again."""
         traces = self._store.keys.traces
         if self._last is None:
             # The end of the pass is fixed here: it would never catch up with a stream that fills as fast as it reads.
@@ -179,10 +174,7 @@ class FeedbackOnTrace(NamedTuple):
 
 
 class SelectionResult(Struct):
-    """The answer of the script ``choose_late_feedback``: the amount of feedback by outcome, and the batches made.
-
-    ``later`` names members that ask for a judge model for which nothing is chosen now.
-    """
+    """The answer of ``choose_late_feedback``: amounts by outcome, batches, and members for models that are shed."""
 
     outcomes: Mapping[str, int] = {}
     batch_ids: tuple[str, ...] = msgspec.field(default=(), name="made")
@@ -198,10 +190,7 @@ class _Publication(NamedTuple):
 
 
 def late_choices(rules: Rules, trace: Trace) -> list[Choice]:
-    """Choose evaluations for a trace with late negative feedback.
-
-    Only rules that always judge negative feedback choose here; the others have chosen when the trace came.
-    """
+    """Choose evaluations for a trace with late negative feedback, by the rules that always judge it."""
     always = (compiled for compiled in rules.matching(trace).rules if "negative_feedback" in compiled.rule.always)
     evaluations = dict.fromkeys(evaluation for compiled in always for evaluation in compiled.evaluations)
     return [Choice(judge, grader, 1.0) for judge, grader in evaluations]
@@ -217,16 +206,10 @@ class FeedbackChooser:
         self._factory = EvaluationFactory(rules.graders)
 
     def choose(self, part: Sequence[FeedbackOnTrace], shed: Collection[str] = frozenset()) -> SelectionResult:
-        """Write the batches that the rules ask for and end the feedback, in one step.
+        """Write the batches that the rules ask for and end the feedback, in one step, which is safe to repeat.
 
         Feedback on a trace that ingest has not acknowledged stays for the next pass. Feedback that asks for a judge
-        model for which nothing is chosen now is left unchanged; the caller postpones it.
-
-        Args:
-            shed: Judge models for which nothing is chosen now.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
+        model in ``shed`` is left unchanged; the caller postpones it.
         """
         entries = self._read([ref.entry_id for feedback in part for ref in feedback.publications])
         now: list[tuple[FeedbackOnTrace, list[_Publication]]] = []
@@ -377,13 +360,7 @@ class LateFeedbackPasses(ServiceThread):
             self.choose(current, current.part)
 
     def choose(self, current: _Pass, part: list[FeedbackOnTrace]) -> None:
-        """Choose evaluations for one part of a pass, and postpone what cannot be chosen now.
-
-        Feedback on traces that are not here goes to other partitions first; if none has the trace, it ends here.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
-        """
+        """Choose evaluations for one part of a pass; postpone or hand on the rest to partitions. Safe to repeat."""
         here: list[FeedbackOnTrace] = []
         is_away = False
         for feedback in part:

@@ -14,7 +14,7 @@ from worker.base.commands.options import REDIS, connect
 from worker.base.lookup.lookup import scan_verdicts
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.base.monitor.detection import read_detectors
-from worker.base.monitor.failing import read_examples
+from worker.base.monitor.incidents import read_examples
 from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S, HOUR_S, read_series, utc_minute
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store

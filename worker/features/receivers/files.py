@@ -84,26 +84,23 @@ class FileExporter(ReceiverExporter):
                 sys.stdout.buffer.write(request.body)
                 sys.stdout.buffer.flush()
             else:
-                self._append(request.body, self._files)
+                # Append lines to the file of today, and wait until they are on the disk.
+                folder = Path(self._files.path)
+                folder.mkdir(parents=True, exist_ok=True)
+                with locked(folder / f"{PREFIX}{_day(time.time())}.{self._worker}.jsonl", "a+b") as file:
+                    end = file.seek(0, os.SEEK_END)
+                    file.seek(max(0, end - 1))
+                    # A line that was cut, as by a full disk, must not become a part of the next one.
+                    file.write((b"" if file.read(1) in {b"", b"\n"} else b"\n") + request.body)
+                    file.flush()
+                    os.fsync(file.fileno())
+                if time.monotonic() >= self._next_tidy:
+                    self._next_tidy = time.monotonic() + 600.0
+                    tidy(folder, self._files)
         except (OSError, ValueError) as error:
             what = f"it cannot be written: {getattr(error, 'strerror', None) or 'it is closed'}"
             return Reply("unreachable", type(error).__name__, what, fix, error=error)
         return Reply("accepted", "written")
-
-    def _append(self, lines: bytes, files: FileSettings) -> None:
-        """Append lines to the file of today, and wait until they are on the disk."""
-        folder = Path(files.path)
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / f"{PREFIX}{_day(time.time())}.{self._worker}.jsonl", "a+b") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(0, end - 1))
-            # A line that was cut, as by a full disk, must not become a part of the next one.
-            file.write((b"" if file.read(1) in {b"", b"\n"} else b"\n") + lines)
-            file.flush()
-            os.fsync(file.fileno())
-        if time.monotonic() >= self._next_tidy:
-            self._next_tidy = time.monotonic() + 600.0
-            tidy(folder, files)
 
 
 def tidy(folder: Path, files: FileSettings) -> None:
@@ -127,13 +124,7 @@ def tidy(folder: Path, files: FileSettings) -> None:
 
 
 def erase_lines(folder: Path, owns: Callable[[bytes], bool], *, dry_run: bool) -> int:
-    """Remove lines from all files of an archive; return how many there are.
-
-    Workers may be writing meanwhile.
-
-    Raises:
-        OSError: A file cannot be read or replaced; the others before it are done.
-    """
+    """Remove lines from all files of an archive; return how many there are. Workers may be writing meanwhile."""
     erased = 0
     if not dry_run:
         _remove_leftovers(folder)
@@ -161,11 +152,7 @@ class ArchiveEraser(Eraser):
     """Erases lines of the files that receivers of the kind `file` write."""
 
     def erase_last(self) -> None:
-        """Erase the lines of the target, which count as ``archived``, once for all partitions.
-
-        Raises:
-            OSError: A file cannot be read or replaced.
-        """
+        """Erase the lines of the target, which count as ``archived``, once for all partitions."""
         run = self.run
         for options in RECEIVERS.read(run.settings).values() if run.store is run.store.first else ():
             if isinstance(options, FileSettings):
@@ -195,9 +182,6 @@ def locked(path: Path, mode: Literal["a+b", "r+b"] = "r+b") -> Iterator[IO[bytes
 
     Only ``a+b`` makes a file: an empty file made beside a file that was compressed meanwhile would replace the
     compressed file.
-
-    Raises:
-        FileNotFoundError: The file does not exist any more.
     """
     while True:
         with path.open(mode) as file:

@@ -13,10 +13,9 @@ from typing import Any, Final
 from msgspec import Raw, Struct
 
 from judges.core.verdict import W3C_SPAN_ID, Verdict
-from worker.base.delivery.channel import Answer, Channel, Item
+from worker.base.delivery.channel import Answer, Channel, Item, judge_origin, last_scores, score_label, score_name
 from worker.base.delivery.http_exporter import HttpExporter, decode_reply, encode_object
 from worker.base.delivery.receiver_client import Reply, Request
-from worker.base.delivery.score_names import judge_origin, last_scores, score_label, score_name
 from worker.base.delivery.settings import HttpReceiver
 from worker.core.config.serving import Secret
 

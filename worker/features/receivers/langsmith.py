@@ -9,10 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from judges.core.verdict import Verdict
-from worker.base.delivery.channel import Answer, Channel, Item
+from worker.base.delivery.channel import (
+    Answer,
+    Channel,
+    Item,
+    find_run_id,
+    judge_origin,
+    last_scores,
+    score_label,
+    score_name,
+)
 from worker.base.delivery.http_exporter import HttpExporter, encode_object
 from worker.base.delivery.receiver_client import Reply, Request
-from worker.base.delivery.score_names import find_run_id, judge_origin, last_scores, score_label, score_name
 from worker.base.delivery.settings import HttpReceiver
 from worker.features.receivers.feature import LangsmithSettings
 

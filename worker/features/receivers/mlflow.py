@@ -12,10 +12,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Verdict
-from worker.base.delivery.channel import Answer, Channel, Item, SkippedError
+from worker.base.delivery.channel import Answer, Channel, Item, SkippedError, last_scores, score_label, score_name
 from worker.base.delivery.http_exporter import HttpExporter, decode_reply, encode_object
 from worker.base.delivery.receiver_client import Reply, Request
-from worker.base.delivery.score_names import last_scores, score_label, score_name
 from worker.base.delivery.settings import HttpReceiver
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from judges.core.verdict import Verdict
-from worker.base.delivery.channel import Answer, Channel, Item
+from worker.base.delivery.channel import Answer, Channel, Item, find_run_id, last_scores, score_name
 from worker.base.delivery.http_exporter import HttpExporter, encode_object
 from worker.base.delivery.receiver_client import Reply, Request
-from worker.base.delivery.score_names import find_run_id, last_scores, score_name
 from worker.base.delivery.settings import HttpReceiver
 from worker.features.receivers.feature import OpikSettings
 
@@ -18,8 +17,6 @@ _NOT_FOUND: Final = 404
 
 
 class _Scores(Channel):
-    """Feedback scores of traces."""
-
     path = "/v1/private/traces/feedback-scores"
     max_items = 500
     max_bytes = 1024 * 1024

@@ -10,10 +10,9 @@ from typing import Final
 import msgspec
 
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Verdict
-from worker.base.delivery.channel import Answer, Channel, Item, SkippedError
+from worker.base.delivery.channel import Answer, Channel, Item, SkippedError, last_scores, score_label, score_name
 from worker.base.delivery.http_exporter import HttpExporter
 from worker.base.delivery.receiver_client import Reply, Request
-from worker.base.delivery.score_names import last_scores, score_label, score_name
 
 _NOT_FOUND: Final = 404
 
@@ -54,11 +53,7 @@ class PhoenixExporter(HttpExporter):
     channels = tuple(_CHANNELS.values())
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
-        """Encode an annotation for each score, and one for each document that was judged for relevance.
-
-        Raises:
-            SkippedError: The trace has no id of OpenTelemetry, and the verdict is not about a conversation.
-        """
+        """Encode an annotation for each score and each judged document; ``SkippedError`` if nothing has an id there."""
         if "session" in verdict.details and verdict.session_id is not None:
             kind, target = "session", {"session_id": verdict.session_id}
         elif W3C_TRACE_ID.fullmatch(verdict.trace_id) is None:
@@ -99,7 +94,6 @@ class PhoenixExporter(HttpExporter):
         return msgspec.json.encode(annotation)
 
     def _documents(self, verdict: Verdict) -> Iterator[tuple[Mapping[str, object], Mapping[str, object]]]:
-        """Yield place and result of each judged document of a retrieval span."""
         spans = verdict.details.get("spans") if verdict.judge == "retrieval_relevance" else None
         for span in spans if isinstance(spans, list) else ():
             if W3C_SPAN_ID.fullmatch(str(span.get("span_id"))) is None:

@@ -27,7 +27,6 @@ MAX_SESSIONS: Final = 200_000
 MAX_IDS: Final = 1_000_000
 _GZIP: Final = b"\x1f\x8b"
 
-
 Seconds = Annotated[float, Meta(ge=0, le=10**11)]  # Up to the year 5138: later times have no date.
 
 

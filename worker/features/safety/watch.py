@@ -6,10 +6,12 @@ single failure. A session counts once in six hours, because a judge that errs in
 of a series is read from Redis before each step and written after it, so that another worker can continue.
 """
 
+import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from statistics import NormalDist
 from typing import Final, Literal
 
 import msgspec
@@ -18,9 +20,9 @@ from prometheus_client import Gauge
 
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import GRACE_S, Increment, failures_of, first_of, read_counts, read_horizon, step_of
-from worker.base.monitor.failing import failing_traces, keep_examples, read_examples
 from worker.base.monitor.feature import MONITOR, SECOND_MODEL
 from worker.base.monitor.gauges import MonitorParts, Sample, Watch
+from worker.base.monitor.incidents import failing_traces, keep_examples, read_examples
 from worker.base.monitor.series import (
     DAY_S,
     FINE_DAYS,
@@ -37,8 +39,9 @@ from worker.base.monitor.series import (
 )
 from worker.core.telemetry.metrics import SERIES, Metric, MetricTable
 from worker.features.safety.feature import SafetyKeys
-from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 
+RISE: Final = 0.015  # The share of unsafe traces that must be found.
+_TAIL: Final = NormalDist().inv_cdf(0.95)
 log = structlog.get_logger("tracejudge.monitor")
 _KIND: Final = "safety"
 _AN_HOUR: Final = HOUR_S // FIVE_MINUTES_S
@@ -49,6 +52,96 @@ _ENOUGH_ERRORS: Final = 10
 """Confirmed errors that the declared rate explains, from which on only the series' own failures count."""
 _WORDS: Final = ("failed", "confirmed", "answered")
 _OF_CASCADE: Final = "cascade"
+
+
+class Rates(msgspec.Struct, array_like=True, frozen=True):
+    """Confirmed failures per judgement from the judge's errors alone, and in an incident; the limit of the sum."""
+
+    base: float
+    raised: float
+    limit: float
+
+
+class State(msgspec.Struct, array_like=True):
+    """The state of one safety series between two buckets."""
+
+    sum: float = 0.0
+    start: int = 0  # The bucket in which the sum last left zero.
+    is_paged: bool = False
+
+
+def upper_rate(failures: float, judgements: float) -> float:
+    """Return the one-sided upper 95 % limit of a Poisson rate (Wilson and Hilferty, PNAS 17, 1931)."""
+    if judgements <= 0:
+        return 0.0
+    k = failures + 1
+    return k * (1 - 1 / (9 * k) + _TAIL / (3 * math.sqrt(k))) ** 3 / judgements
+
+
+def confirmed_error(error: float, correlation: float) -> float:
+    """Return the share of safe traces that fail twice when the errors of both judgings correlate."""
+    # The joint probability of two yes/no variables with equal shares: with a correlation of 1 the second judging
+    # confirms every error of the first, with 0 it multiplies.
+    return error * error + correlation * error * (1 - error)
+
+
+def rates_of(
+    *,
+    declared: float,
+    failures: Sequence[float],
+    judgements: Sequence[float],
+    per_hour: float,
+    sensitivity: float = 1.0,
+    series: float = 1.0,
+    pages_per_month: float = 1.0,
+) -> Rates:
+    """Return the rates and the limit of a safety series.
+
+    A base rate that is too low pages without end, so it is the largest of the declared error and the upper limits of
+    the series' own rates; that of one week learns sooner that a judge errs more than before. The limit of the sum is
+    computed as in detector.limits_of, for a month. Failures and judgements are those outside incidents of the last 28
+    days and of the last seven; the sensitivity is the share of unsafe traces that fail and are confirmed.
+    """
+    base = max(declared, *map(upper_rate, failures, judgements), 1e-6)
+    raised = base + RISE * sensitivity
+    information = raised - base - base * math.log(raised / base)
+    hours = 730 * max(per_hour, 1 / 24) * series / pages_per_month
+    # With few failures the sum jumps over its limit: as many jumps as failures, each e^(jump - limit) likely at most.
+    # Three failures in a row are not enough if failures are rare.
+    jump = math.log(raised / base)
+    rare = min(3 * jump, math.log(hours * base) + jump)
+    # The upper limit of the base rate already lowers the logarithm of the false pages by 0.7.
+    return Rates(base, raised, max(jump, rare, math.log(max(hours * information, 1.0)) - 0.7))
+
+
+def step(
+    state: State,
+    bucket: int,
+    failures: float,
+    judgements: float,
+    rates: Rates,
+    *,
+    unanswered: float = 0.0,
+    alone: Rates | None = None,
+) -> Literal["page", "recovery"] | None:
+    """Count one bucket and return what it changes; an incident pages once.
+
+    The Poisson CUSUM of Lucas, Technometrics 27, 1985; after a page the same sum in the other direction finds the
+    recovery. Each ``unanswered`` second judging has the likelihood ratio of a single failure, with the rates ``alone``.
+    """
+    gain = failures * math.log(rates.raised / rates.base) - (rates.raised - rates.base) * judgements
+    if alone is not None:
+        gain += unanswered * math.log(alone.raised / alone.base)
+    if state.is_paged:
+        state.sum = max(0.0, state.sum - gain)
+    else:
+        if state.sum <= 0:
+            state.start = bucket
+        state.sum = max(0.0, state.sum + gain)
+    if state.sum <= rates.limit:
+        return None
+    state.sum, state.is_paged = 0.0, not state.is_paged
+    return "page" if state.is_paged else "recovery"
 
 
 class SafetyMetrics(MetricTable):
@@ -166,10 +259,7 @@ class SafetyWatch(Watch):
         self.show(samples)
 
     def count(self, verdict: Verdict, at: float) -> Iterator[Increment]:
-        """Yield the increment of a failure of live traffic, and of its second judging.
-
-        Second verdicts of cascades are counted only to leave them out: they were drawn from the uncertain traces.
-        """
+        """Yield the increment of a failure of live traffic and its second judging, not by cascades, which draw them."""
         first, step = first_of(verdict), step_of(verdict)
         words: Iterable[tuple[Series, str]] = (
             (series, word)
@@ -235,10 +325,7 @@ class SafetyWatch(Watch):
         return watched
 
     def _learn(self, watched: Mapping[str, Watched], series: Mapping[str, Series], now: float) -> None:
-        """Compute the rates from four weeks that end a day ago, and from the last of them, without incidents.
-
-        An incident that began in the last day must not explain itself.
-        """
+        """Compute rates from four weeks up to a day ago and the last one: an open incident must not explain itself."""
         if not watched:
             return
         until = now - DAY_S

@@ -29,8 +29,13 @@ from worker.core.config.settings import MAX_SESSION_BYTES, SESSION_MAX, Settings
 from worker.core.features import ChooseLimits, IngestHook, TraceHookContext
 from worker.core.queue.batch import Session
 from worker.core.queue.notify import Notifier
-from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import ChosenEvaluation, EvaluationFactory, leave_out_shed, publication_parts
+from worker.core.selection.evaluations import (
+    BatchWriter,
+    ChosenEvaluation,
+    EvaluationFactory,
+    leave_out_shed,
+    publication_parts,
+)
 from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store, StoreError
@@ -162,8 +167,6 @@ class DueSession(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Evaluations that see the same traces of a conversation."""
-
     trace: Trace
     evaluations: Sequence[ChosenEvaluation]
 
@@ -182,15 +185,10 @@ class SessionChooser:
     def choose(
         self, due: Sequence[DueSession], shed: frozenset[str] = frozenset(), *, drops: bool = False
     ) -> SessionAnswer:
-        """Choose the evaluations of conversations that have grown, drop the others, in one step.
+        """Choose evaluations of conversations that have grown, drop the others, in one step, which is safe to repeat.
 
-        Args:
-            due: At least one.
-            shed: Judge models for which nothing is chosen now; a conversation for one of them stays due.
-            drops: Drop all of these conversations, also those that would stay for their next judging.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
+        At least one is due. A conversation for a model in ``shed`` stays due. ``drops`` drops all of them, also those
+        that would stay for their next judging.
         """
         keys = self._store.keys
         writer = BatchWriter.for_choosing(self._settings, keys, keys.sessions_due, keys.sessions)
@@ -347,7 +345,6 @@ class SessionPasses(ServiceThread):
         return _Due([raw.decode() for raw in due], is_early)
 
     def _read(self, ids: Sequence[str]) -> Iterator[list[DueSession]]:
-        """Read conversations, in parts for one script call each."""
         key_of = SessionKeys(self._store.keys.prefix).session
         part: list[DueSession] = []
         size = 0

@@ -10,7 +10,6 @@ from worker.core.storage.keys import KeySpace
 if TYPE_CHECKING:
     from worker.core.telemetry.service import ServiceThread
 
-
 SESSION_IDLE: Final = Table(
     "session_idle", Seconds, 180.0, "Seconds without a new trace after which a gathered conversation is judged."
 )

@@ -115,11 +115,7 @@ def _child(part: _Part, arguments: list[str]) -> Child:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which ends with this process.
-
-    Raises:
-        UpError: Another process holds it, or the folder cannot be written.
-    """
+    """Hold the lock of a folder, which ends with this process, or raise ``UpError``."""
     try:
         folder.mkdir(exist_ok=True)
         lock = (folder / "lock").open("a+")

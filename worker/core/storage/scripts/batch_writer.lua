@@ -1,6 +1,6 @@
 -- @include guard ledger accounting leases
 -- Writes chosen evaluations into batches and the account, for every script that includes it. It reads their KEYS, ARGV and
--- plan, which worker/core/selection/batch_writer.py builds:
+-- plan, which worker/core/selection/evaluations.py builds:
 --
 -- KEYS[2] leases           sorted set, batch id -> due time in ms; no TTL
 -- KEYS[3] waiting          hash, judge model -> bytes of unfinished batches; no TTL

@@ -103,11 +103,7 @@ class Table(_Part, frozen=True):
 
 
 def load(path: Path = PATH) -> Table:
-    """Read and check a table.
-
-    Raises:
-        TableError: The table is not valid TOML, or a value is missing, unknown or out of range.
-    """
+    """Read and check a table, or raise ``TableError``."""
     try:
         table = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Table)
     except (msgspec.ValidationError, tomllib.TOMLDecodeError) as error:
