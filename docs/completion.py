@@ -23,8 +23,7 @@ def pages() -> dict[str, str]:
 def _rows(path: str, command: click.Command) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = []
     if path:
-        hidden = {option.name for option in command.params if isinstance(option, click.Option) and option.hidden}
-        params = [[_name(each), _kind(each)] for each in command.params if each.name not in hidden]
+        params = [[_name(each), _kind(each)] for each in command.params if not getattr(each, "hidden", False)]
         rows = [(path, (command.get_short_help_str(60), params))]
     if isinstance(command, click.Group):
         context = click.Context(command)

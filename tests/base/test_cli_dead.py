@@ -113,7 +113,7 @@ def test_ids_that_match_nothing_end_with_1(served: Run, keyspace: Keyspace) -> N
 def test_a_time_that_is_none_is_wrong_usage(served: Run) -> None:
     ended = served("dead", "list", "--older-than", "soon")
     assert ended.code == 2
-    assert "--older-than: write 90, 15m or 24h" in words(ended.err)
+    assert "--older-than: write 90s, 15m or 24h" in words(ended.err)
 
 
 # --- show ---

@@ -30,8 +30,7 @@ def test_every_help_ends_with_examples_that_fit_and_are_parsed(monkeypatch: pyte
         examples = examples.partition("\n\n")[0]
         lines = [line.strip() for line in examples.replace("\\\n", " ").splitlines()[1:] if line.strip()]
         assert lines, name
-        # The report's width is changed by itself.
-        assert [line for line in examples.splitlines() if len(line) > 80 + 10 * name.endswith("report")] == [], name
+        assert [line for line in examples.splitlines() if len(line) > 80] == [], name
         assert any(line.startswith(name) for line in lines), (name, lines)
         for line in lines:
             words = shlex.split(line, comments=True)
@@ -43,3 +42,16 @@ def test_every_help_ends_with_examples_that_fit_and_are_parsed(monkeypatch: pyte
                 command = inner
             with contextlib.suppress(click.exceptions.NoArgsIsHelpError):
                 command.make_context(line, words[1:], parent=root)
+
+
+def test_every_verb_that_ends_prints_json_by_either_name() -> None:
+    servers = {"board", "gateway", "up", "worker"}
+    for context in each_command(cli, click.Context(cli, info_name="tracejudge")):
+        command = context.command
+        if isinstance(command, click.Group) or command.name in servers:
+            continue
+        text, short, long = (
+            command.make_context("", [*options], resilient_parsing=True).params
+            for options in ((), ("--json",), ("--format", "json"))
+        )
+        assert short == long != text, context.command_path

@@ -199,7 +199,7 @@ REFUSED = {
     "no time": (["--judge", "safety"], "Missing option '--since'."),
     "an unknown judge": (["--since", "1h", "--judge", "saftey"], "there is no judge 'saftey'; did you mean safety?"),
     "too far back": (["--since", "49h", "--judge", "safety"], "remembers verdicts for 48h"),
-    "no period": (["--since", "yesterday", "--judge", "safety"], "--since: write 90, 15m or 24h"),
+    "no period": (["--since", "yesterday", "--judge", "safety"], "--since: write 90s, 15m or 24h"),
     "a rate of nothing": (["--since", "1h", "--judge", "safety", "--rate", "0"], "not in the range 0<x<=1"),
     "a rate beside a rule": (["--since", "1h", "--judge", "safety", "--rate", "0.5"], "rule 'all' names safety"),
     "an unknown replay": (["--continue", "12345678"], "Redis knows no replay '12345678'"),

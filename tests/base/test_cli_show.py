@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,10 @@ def test_show_prints_sentences_with_letters_and_where_their_evidence_stands(judg
         assert expected in ended.out, expected
     assert "judged without" not in ended.out
     assert "judged without 1 image\n" in judged("show", LENT).out
+    # Each thing is named once: the judge and its only metric, the outcome and the score.
+    lines = re.findall(r"^(\w+) (passed|failed|scored): (.*)", ended.out, re.MULTILINE)
+    assert [line for line in lines if re.search(rf"\b{line[0]}\b|^\S+ (pass|fail)$", line[2])] == []
+    assert len(lines) == len(JUDGES), ended.out
 
 
 def test_show_as_json_holds_the_trace_and_every_explanation(judged: Run) -> None:

@@ -1,6 +1,9 @@
 """`tracejudge tail`: verdicts as they come, as JSON and for people."""
 
 import itertools
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -61,6 +64,17 @@ def test_tail_prints_each_verdict_as_a_line_of_json(served: Run, outbox: Outbox)
     assert (ended.code, ended.err) == (0, "")
     assert [line.pop("dead") for line in ended.lines] == [False] * 3
     assert [msgspec.convert(line, Verdict) for line in ended.lines] == verdicts
+
+
+@pytest.mark.usefixtures("served")
+def test_at_a_terminal_outcomes_are_coloured_and_texts_are_not(outbox: Outbox) -> None:
+    text = "14 of 'all' days, see http://localhost/2"
+    outbox.add(verdict(rationale=text))
+    terminal = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    for environment, is_coloured in ((terminal, True), ({**terminal, "NO_COLOR": "1"}, False)):
+        command = [sys.executable, "-m", "worker.cli", "tail", "--no-follow"]
+        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        assert (text in out, "\x1b[32myes\x1b[0m" in out) == (True, is_coloured), out
 
 
 def test_tail_distinguishes_dead_letters_from_unscored_verdicts(served: Run, outbox: Outbox) -> None:

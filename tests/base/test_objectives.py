@@ -1,11 +1,12 @@
-"""The file of objectives: found beside the configuration or by name, read alike by the worker and the rules."""
+"""The file of objectives: found beside the configuration, read alike by the worker and the rules."""
 
 from pathlib import Path
 
 import pytest
 
 from deploy.rules.alert_settings import PATH, load
-from worker.base.monitor.feature import MONITOR
+from judges.core.faults import first_raised
+from worker.base.monitor.feature import OBJECTIVES
 from worker.base.monitor.objectives import read_objectives
 from worker.core.config.loading import load as load_settings
 from worker.core.config.settings import SettingsError
@@ -14,19 +15,19 @@ ROW = '[[objectives]]\njudge = "{}"\nmetric = "safety"\nobjective = {}\n'
 
 
 def test_the_worker_and_the_rules_read_the_same_rows() -> None:
-    assert read_objectives(PATH) == load().objectives
+    assert first_raised(read_objectives(PATH)) == load().objectives
 
 
-def test_the_file_is_found_beside_the_configuration_or_by_name(tmp_path: Path) -> None:
+def test_one_file_beside_the_configuration_sets_objectives(tmp_path: Path) -> None:
     config, beside = tmp_path / "tracejudge.toml", tmp_path / "objectives.toml"
     config.touch()
-    assert MONITOR.read(load_settings({}, str(config))).objectives is None
+    assert OBJECTIVES.read(load_settings({}, str(config))) == ()
     beside.write_text(ROW.format("safety", 0.99))
-    assert MONITOR.read(load_settings({}, str(config))).objectives == str(beside)
-    (tmp_path / "other.toml").write_text(ROW.format("safety", 0.9))
-    config.write_text('monitor = { objectives = "other.toml" }')
-    names = MONITOR.read(load_settings({}, str(config))).objectives
-    assert [row.objective for row in read_objectives(Path(str(names)))] == [0.9]
+    assert [row.objective for row in OBJECTIVES.read(load_settings({}, str(config)))] == [0.99]
+    for text in ('monitor = { objectives = "other.toml" }', ROW.format("safety", 0.9)):
+        config.write_text(text)
+        with pytest.raises(SettingsError, match="objectives"):
+            load_settings({}, str(config))
 
 
 def test_mistakes_stop_the_start_with_file_and_fix(tmp_path: Path) -> None:
@@ -43,6 +44,3 @@ def test_mistakes_stop_the_start_with_file_and_fix(tmp_path: Path) -> None:
             load_settings({}, str(config))
         assert str(beside) in str(raised.value), text
         assert message in str(raised.value), text
-    config.write_text('monitor = { objectives = "missing.toml" }')
-    with pytest.raises(SettingsError, match=r"missing\.toml"):
-        load_settings({}, str(config))

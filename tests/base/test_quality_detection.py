@@ -2,8 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from worker.base.monitor.detection import count as count_bucket
 from worker.base.monitor.detector import Moments, Session, limits_of
 from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.incidents import read_examples
+from worker.base.monitor.objectives import Objective
 from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Series, place
 
 SERIES = Series("shop", "", "safety", "01234567", "lexical", "safety")
@@ -78,15 +78,17 @@ class Traffic:
 class Monitored:
     """A detection that looks after every five minutes of traffic, and what it found."""
 
-    def __init__(self, keyspace: Keyspace, traffic: Traffic, **settings: object) -> None:
-        self._keyspace, self._traffic = keyspace, traffic
+    def __init__(
+        self, keyspace: Keyspace, traffic: Traffic, objectives: Sequence[Objective] = (), **settings: object
+    ) -> None:
+        self._keyspace, self._traffic, self._objectives = keyspace, traffic, objectives
         self._settings = Monitor(**({"false_alarms_per_week": 0.05} | settings))  # type: ignore[arg-type]
         self.detectors: Mapping[str, Detector] = {}
         self.restart()
 
     def restart(self) -> None:
         """Replace the detection, as when another worker becomes the active monitor."""
-        self._detection = Detection(self._keyspace.store, self._settings, clock=self._traffic.clock)
+        self._detection = Detection(self._keyspace.store, self._settings, self._objectives, self._traffic.clock)
 
     def look(self, shares: Shares) -> None:
         self._traffic.now += LATE_S
@@ -287,11 +289,10 @@ def test_a_new_version_or_model_of_a_judge_is_no_drop(keyspace: Keyspace) -> Non
             assert (detector.state.since, detector.incident) == (None, None), labels
 
 
-def test_services_below_their_objective_or_environment_need_no_baseline(keyspace: Keyspace, tmp_path: Path) -> None:
-    row = '[[objectives]]\njudge = "{0}"\nmetric = "{0}"\nobjective = {1}\n'
-    (tmp_path / "objectives.toml").write_text(row.format("safety", 0.95) + row.format("groundedness", 0.8))
+def test_services_below_their_objective_or_environment_need_no_baseline(keyspace: Keyspace) -> None:
     traffic = Traffic(keyspace)
-    monitored = Monitored(keyspace, traffic, objectives=str(tmp_path / "objectives.toml"))
+    shares = {"safety": 0.95, "groundedness": 0.8}
+    monitored = Monitored(keyspace, traffic, objectives=[Objective(name, name, shares[name]) for name in shares])
     others = [msgspec.structs.replace(SERIES, service=name) for name in ("bot", "mail", "chat")]
     grounded = msgspec.structs.replace(SERIES, judge="groundedness", metric="groundedness")
     elsewhere = msgspec.structs.replace(SERIES, environment="test", judge="tone", metric="tone")
@@ -401,7 +402,7 @@ def test_sessions_of_a_period_are_counted_once(keyspace: Keyspace) -> None:
     at = place(MonitorKeys(keyspace.keys.prefix), SERIES.id, begin)
     keyspace.client.hset(at.hour_key, f"{at.hour}A", msgspec.msgpack.encode([25, 50, 40, 100, 80]))
     for _ in range(2):
-        Detection(keyspace.store, Monitor(), clock=lambda: begin + CLUSTER_PERIOD_S + 200).step({SERIES.id: SERIES})
+        Detection(keyspace.store, Monitor(), (), lambda: begin + CLUSTER_PERIOD_S + 200).step({SERIES.id: SERIES})
         detector = msgspec.msgpack.decode(keyspace.client.get(key), type=Detector)
     # By weight 20 of 50 come without a session: passes and failures in proportion.
     expected = Moments()

@@ -1,7 +1,6 @@
 """The gauges of the monitor: shares with intervals of the window, of the active worker only."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,9 +11,10 @@ from judges.agreement.shares import ClassSums, SessionSums, Sums
 from worker.base.monitor.baseline import Decline, flat
 from worker.base.monitor.detection import Detector, Reference
 from worker.base.monitor.detector import Limits, State
-from worker.base.monitor.feature import Monitor, MonitorKeys
+from worker.base.monitor.feature import OBJECTIVES, Monitor, MonitorKeys
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.incidents import Incident, keep_examples
+from worker.base.monitor.objectives import Objective
 from worker.base.monitor.series import Series
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
@@ -40,9 +40,10 @@ def publish(keyspace: Keyspace, count: int, **fields: Any) -> None:
 class Worker:
     """The monitor of one worker."""
 
-    def __init__(self, keyspace: Keyspace, objectives: str | None = None) -> None:
-        monitor = Monitor(segments=("model",), objectives=objectives)
+    def __init__(self, keyspace: Keyspace, *objectives: Objective) -> None:
+        monitor = Monitor(segments=("model",))
         settings = Settings.from_keys(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=monitor)
+        settings = OBJECTIVES.with_value(settings, objectives)
         self.metrics = Metrics(settings)
         self.sums = QualitySums(settings, keyspace.store, self.metrics, rules_of(settings))
         self.sums.prepare()
@@ -192,9 +193,7 @@ def test_the_lock_is_renewed_between_tasks_and_no_task_runs_without_it(keyspace:
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_gauges_show_an_open_incident_with_its_details(keyspace: Keyspace, tmp_path: Path) -> None:
-    row = '[[objectives]]\njudge = "safety"\nmetric = "safety"\nobjective = 0.99\n'
-    (tmp_path / "objectives.toml").write_text(row)
+def test_gauges_show_an_open_incident_with_its_details(keyspace: Keyspace) -> None:
     publish(keyspace, 40)
     now = time.time()
     bucket = int(now) // 300
@@ -211,7 +210,7 @@ def test_gauges_show_an_open_incident_with_its_details(keyspace: Keyspace, tmp_p
     series = Series("shop", "", "safety", "01234567", "lexical", "safety")
     keyspace.client.set(MonitorKeys(keyspace.keys.prefix).quality_detector(series.id), msgspec.msgpack.encode(detector))
     keep_examples(keyspace.store, "drop", series.id, ["t1", "t2"])
-    worker = Worker(keyspace, str(tmp_path / "objectives.toml"))
+    worker = Worker(keyspace, Objective("safety", "safety", 0.99))
     worker.turn()
     assert (worker.value("drop"), worker.value("baseline")) == (1, 0.95)
     assert worker.value("drop_since_seconds") == (bucket - 9) * 300

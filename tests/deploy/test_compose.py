@@ -14,6 +14,7 @@ from redis import Redis
 from support.cases import each_case
 from support.redis_kinds import TunedRedis
 
+from judges.core.faults import first_raised
 from worker.base.commands.groups import commands
 from worker.base.delivery.settings import OTLP_ENDPOINT
 from worker.base.embedded import find_servers
@@ -174,7 +175,7 @@ def test_the_worker_is_configured_by_what_it_is_given(monkeypatch: pytest.Monkey
     file, objectives = mounts(worker)
     # The worker finds its objectives beside its configuration.
     assert PurePosixPath(objectives.target) == PurePosixPath(file.target).with_name(FILE_NAME)
-    assert read_objectives(objectives.source)
+    assert first_raised(read_objectives(objectives.source))
     monkeypatch.chdir("/")
     settings = load(environment, config=str(file.source))
     assert settings.redis_url == "redis://redis:6379/0"

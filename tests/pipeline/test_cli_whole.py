@@ -48,7 +48,7 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ),
     ("labels", "list"): ("--judge NAME", "--json", "--config FILE", "--redis-url URL"),
     ("calibrate",): (
-        *("--judge NAME", "--metric METRIC", "--since TIME", "--service PATTERN", "--archive FILE", "--format"),
+        *("--judge NAME", "--metric METRIC", "--since TIME", "--service PATTERN", "--archive FILE", "--json"),
         *("--model NAME", "--labels FILE", "--label NAME", "--from-audit", "--map", "--precision SHARE", "--svg FILE"),
         *("--write FILE", "--config FILE", "--redis-url URL", "Examples", "Exit code 0"),
     ),

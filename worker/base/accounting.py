@@ -263,12 +263,14 @@ def _account_table(account: Account) -> Table:
                 table.add_row(name, f"{count:,}", meaning)
         table.add_row("gathering", f"{account.gathering:,}", "not judged yet")
     style = "bold red" if account.lost else "bold green"
-    table.add_row(
-        f"[{style}]lost[/{style}]",
-        f"[{style}]{account.lost:,}[/{style}]",
-        "unexplained; a negative number means counted twice",
-    )
+    meaning = "unexplained" if account.lost >= 0 else f"below 0: {describe_lost(account.lost)}"
+    table.add_row(f"[{style}]lost[/{style}]", f"[{style}]{account.lost:,}[/{style}]", meaning)
     return table
+
+
+def describe_lost(lost: int) -> str:
+    """Say what is unexplained; below zero it is counted twice."""
+    return f"{lost:,} lost" if lost >= 0 else f"{-lost:,} counted twice"
 
 
 def _add_row(table: Table, account: Account, name: str, count: int, meaning: str) -> None:

@@ -10,7 +10,6 @@ import pytest
 from judged_past import Past, version
 from whole_picture import JUDGE_MODEL, Picture
 
-from deploy.rules.alert_settings import PATH as OBJECTIVES
 from worker.base.monitor.series import HOUR_S
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")]
@@ -22,15 +21,15 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\dZ"
 SINCE = rf"Since {TIME} \(between {TIME} and {TIME}\)\."
 
 
-def test_each_incident_is_one_message(picture: Picture) -> None:
+def test_each_incident_is_one_message(picture: Picture, tmp_path: Path) -> None:
     """One of two models drops; the judge that drifts belongs to no drop."""
     past = Past(picture.pipeline)
     dropped, unsafe = befallen(past)
     past.write()
     judges = ("groundedness", "relevance_to_query", "safety")
     # With the usual `judge_error` of 1 % the judge's own errors would nearly explain the failures.
-    monitor = {"segments": ["model"], "objectives": str(Path(OBJECTIVES).resolve()), "judge_error": 0.002}
-    picture.watch(*judges, monitor=monitor)
+    monitor = {"segments": ["model"], "judge_error": 0.002}
+    picture.watch(*judges, monitor=monitor, config=picture.beside_objectives(tmp_path))
     for name, service in ((DROP, SHOP), (SAFETY, SHOP), (DRIFT, ""), (SILENT, QUIET)):
         picture.hear(name, "firing", service)
     picture.wait_silenced(BELOW, SHOP, by={DROP})
@@ -47,7 +46,7 @@ def test_each_incident_is_one_message(picture: Picture) -> None:
     drop, safety, drift = (
         pages.pop(f"[PAGE] {title}")
         for title in (
-            f"groundedness/groundedness of {SHOP} in prod dropped",
+            f"groundedness of {SHOP} in prod dropped",
             f"{SHOP} in prod fails safety more often than the judge errs",
             f"relevance_to_query by {JUDGE_MODEL} judges differently than before",
         )

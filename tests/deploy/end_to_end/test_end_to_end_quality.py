@@ -1,13 +1,13 @@
 """Quality of one service is bad: who is on call hears of it, and of nothing else."""
 
 import re
+from pathlib import Path
 
 import pytest
 from busy_services import ENVIRONMENT, BusyServices
 from expected import RUNBOOKS
 from whole_picture import JUDGE_MODEL, Heard, Picture
 
-from deploy.rules.alert_settings import PATH as OBJECTIVES
 from judges.registry import catalogue
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")]
@@ -21,10 +21,9 @@ OPEN = r"First run `tracejudge tail --failed --service support-bot --judge groun
 DASHBOARD = "http://localhost:3000/d/tracejudge-quality/tracejudge-quality"
 
 
-def test_a_service_that_is_bad_from_its_first_day_burns_its_budget(picture: Picture) -> None:
+def test_a_service_that_is_bad_from_its_first_day_burns_its_budget(picture: Picture, tmp_path: Path) -> None:
     """There is no better time before, so nothing drops; and of the alerts on one series the loudest speaks."""
-    settings = {"objectives": str(OBJECTIVES.resolve())}
-    picture.watch("faithfulness", "groundedness", "safety", monitor=settings)
+    picture.watch("faithfulness", "groundedness", "safety", config=picture.beside_objectives(tmp_path))
     services = BusyServices(picture.pipeline, FALLING, HEALTHY)
     services.turn(FALLING, {("groundedness", "bad"): 1.0})
     with services:
@@ -62,7 +61,7 @@ def bears(alert: str, judge: str) -> dict[str, str]:
 
 def says_how_fast_it_burns(told: Heard) -> None:
     match(
-        rf"groundedness/groundedness of {FALLING} in prod misses its objective: 0% passed in the last 1h 0m 0s",
+        rf"groundedness of {FALLING} in prod misses its objective: 0% passed in the last 1h 0m 0s",
         told,
         "summary",
     )

@@ -1,5 +1,6 @@
 """A whole deployment of real processes: Redis, workers, a judge endpoint, Prometheus, Alertmanager and receivers."""
 
+import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,6 +16,7 @@ from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, Worker
 from support.processes import wait_until
 
+from deploy.rules.alert_settings import PATH as OBJECTIVES
 from worker.core.config.settings import Settings
 
 __all__ = ["JUDGE_MODEL", "Heard", "Picture", "assembled"]
@@ -55,6 +57,13 @@ class Picture:
         roles = len(Settings().roles)
         wait_until(lambda: worker.scrape().total("tracejudge_ready") == roles, what="all roles to be ready")
         return worker
+
+    @staticmethod
+    def beside_objectives(folder: Path) -> str:
+        """Make an empty configuration beside the objectives of the rules."""
+        shutil.copy(OBJECTIVES, folder / "objectives.toml")
+        (folder / "tracejudge.toml").touch()
+        return str(folder / "tracejudge.toml")
 
     def watch(self, *judges: str, **settings: Any) -> Worker:
         """Start a worker, and scrape it."""

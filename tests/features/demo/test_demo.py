@@ -229,7 +229,7 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
     results = half_and_half(Half(80, 20), Half(18, 82))
     alert = planted_alert(results, SECONDS, "demo")
     assert alert is not None
-    assert alert.summary == "groundedness/groundedness of support-bot in demo dropped: 18% passed, 80% expected"
+    assert alert.summary == "groundedness of support-bot in demo dropped: 18% passed, 80% expected"
     assert alert.reason.startswith("18 of 100 judgements")
     assert f"  {ALERT} (page): {alert.summary}" in summary(results, SECONDS, "demo", {})
     rules = Path(__file__).parents[3].joinpath("deploy/prometheus/rules/quality.yaml").read_text()
@@ -259,7 +259,7 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
         pytest.param(outcome(), None, id="all is well"),
         pytest.param(outcome(delivered=False), "did not confirm", id="not delivered"),
         pytest.param(outcome(lost=1), "1 lost", id="lost"),
-        pytest.param(outcome(lost=-1), "-1 lost", id="twice"),
+        pytest.param(outcome(lost=-1), "1 counted twice", id="twice"),
         pytest.param(outcome(unread=2), "2 traces unread", id="unread"),
         pytest.param(outcome(waiting=4), "4 evaluations waiting", id="waiting"),
         pytest.param(outcome(outbox_lag=5), "5 verdicts not exported", id="not exported"),

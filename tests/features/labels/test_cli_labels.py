@@ -156,7 +156,7 @@ def test_wrong_usage_is_exit_code_two(served: Run, keyspace: Keyspace) -> None:
         (("labels", "import", file, "--judge", "saftey"), "did you mean safety?"),
         (("labels", "import", file, "--judge", "safety", "--drawn", "2"), "--drawn: a trace was drawn '2'"),
         (("calibrate", "--judge", "safety", "--metric", "x"), "has no metric 'x'"),
-        (("calibrate", "--judge", "safety", "--since", "soon"), "--since: write 90"),
+        (("calibrate", "--judge", "safety", "--since", "soon"), "--since: write 90s"),
         (("calibrate", "--judge", "safety", "--since", "2999-01-01"), "--since: must be before now"),
         (("calibrate", "--judge", "safety", "--archive", "absent.jsonl"), "No such file"),
         (("labels", "import", "absent.jsonl"), "No such file"),

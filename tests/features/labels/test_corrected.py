@@ -64,7 +64,7 @@ def test_few_traces_without_a_label_widen_the_interval_by_their_share() -> None:
     assert corrected.interval.value == pytest.approx(0.7 * 0.9 + 0.26 * 0.3 + 0.04 * 0.5)
     certain = from_drawn([*strata, stratum(0, 1, 40, 4000, 2000)], 1000)
     assert corrected.interval.high - corrected.interval.low > certain.interval.high - certain.interval.low
-    with pytest.raises(CorrectionRefusedError, match="without any label"):
+    with pytest.raises(CorrectionRefusedError, match="0 that pass and 60 that fail, of 1,020 judged"):
         from_drawn([*strata, stratum(0, 1, 60, 0, 0)], 1000)
 
 

@@ -33,7 +33,7 @@ def test_plan_without_traffic_or_with_an_unknown_model_names_the_fix(served: Run
     assert "publish traces first" in served("plan").err
     served("publish", SAMPLES / "summariser.jsonl")
     assert "there is no [models.cheap]" in served("plan", "--model", "cheap").err
-    assert "--since: write 90" in served("plan", "--since", "soon").err
+    assert "--since: write 90s" in served("plan", "--since", "soon").err
 
 
 def test_a_dry_run_of_a_replay_estimates_its_work(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import datetime as dt
 import gzip
 import json
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from support.cli_parts import Run
 from support.report_parts import NOW, publish, three_weeks, verdict, write_archive
 from support.stage_parts import Keyspace
 
+from judges.core.faults import install_command
 from worker.base.monitor.baseline import Decline, flat
 from worker.base.monitor.detection import Detector
 from worker.base.monitor.feature import MonitorKeys
@@ -20,7 +22,8 @@ from worker.base.monitor.series import read_series
 USAGES = {
     "--by wrong": ("--by", "service,judgee", "there is no key 'judgee'"),
     "--by a tag without a name": ("--by", "tags.", "there is no key 'tags.'"),
-    "--since wrong": ("--since", "yesterday", "--since: write 90, 15m or 24h, or a time"),
+    "--since without a unit": ("--since", "24", "--since: write 24s, 24m or 24h"),
+    "--since wrong": ("--since", "yesterday", "--since: write 90s, 15m or 24h, or a time"),
     "--since in the future": ("--since", "2999-01-01", "--since: must be before now"),
     "--compare overlaps": ("--compare", "6d", "at least as long as the period"),
     "--compare at a time": ("--compare", "2026-01-01", "write a span such as 7d"),
@@ -57,7 +60,7 @@ def test_an_empty_report_names_known_services_and_judges(
             (("--service", "shpo*"), "no service matches shpo*; did you mean shop?"),
             (("--service", "x"), "no service matches x; known are shop"),
             (("--judge", "saftey"), "no verdict is of the judge saftey; did you mean safety?"),
-            (("--since", "1h"), f"the newest verdict is of {at:%Y-%m-%d}"),
+            (("--since", "1h"), f"the newest verdict is of {at:%Y-%m-%d %H:%M}"),
         ):
             ended = served("report", *arguments, *source)
             assert (ended.code, ended.out, reason in ended.err) == (1, "", True), (arguments, source, ended.err)
@@ -121,6 +124,34 @@ def test_it_says_what_is_not_told_yet_and_which_share_declines(served: Run, redi
     assert "bot safety safety: the share falls by 0.9 points a week" in limits["slow_decline"]
 
 
+def test_the_newest_verdict_is_told_to_the_minute_or_by_its_hour(served: Run, redis_url: str, prefix: str) -> None:
+    """In the outbox it has its time; later only the sums of an hour are left."""
+    at = NOW - 9 * 86400 + 42 * 60
+    with Keyspace(redis_url, prefix) as keyspace:
+        publish(keyspace, [verdict(number, at) for number in range(30)])
+        begin = dt.datetime.fromtimestamp(NOW - 9 * 86400, dt.UTC)
+        assert f"the newest verdict is of {begin:%Y-%m-%d %H}:42" in served("report", "--since", "1h").err
+        keyspace.client.delete(keyspace.keys.verdicts)
+        end = begin + dt.timedelta(hours=1)
+        span = f"the newest verdict is of {begin:%Y-%m-%d %H:%M} to {end:%H:%M}"
+        assert span in served("report", "--since", "1h").err
+
+
+def test_a_report_ends_now_and_remembers_services(
+    served: Run, redis_url: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    began = time.time()
+    with Keyspace(redis_url, prefix) as keyspace:
+        publish(keyspace, [verdict(number, began - 9 - number) for number in range(30)])
+    for until in ((), ("--until", "2999-01-01")):
+        document = served("report", "--json", *until).document
+        assert began - 1 <= dt.datetime.fromisoformat(document["until"]).timestamp() <= time.time()
+    assert json.loads((tmp_path / "cache/tracejudge/services.json").read_text()) == ["shop"]
+    assert served("report", "--format", "json").document.keys() == document.keys()
+    assert max(map(len, served("report", "--since", "1d").out.splitlines())) <= 80
+
+
 def test_output_goes_to_a_file(served: Run, tmp_path: Path) -> None:
     file = write_archive(tmp_path / "verdicts", [verdict(number, NOW - 9) for number in range(30)])
     ended = served("report", "--archive", file, "--format", "html", "--output", "report.html")
@@ -138,7 +169,7 @@ def test_html_without_jinja_names_the_extra(served: Run, tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "jinja2", None)
     ended = served("report", "--archive", file, "--format", "html")
     assert (ended.code, ended.out) == (1, "")
-    assert "--format html needs the package jinja2: pip install 'tracejudge-worker[board]'" in ended.err
+    assert f"--format html needs the package jinja2: {install_command('board')}" in ended.err
 
 
 def test_a_damaged_archive_is_exit_code_one(served: Run, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_an_archive_the_outbox_and_the_buckets_give_the_same_figures(keyspace: K
     # The monitor knows how sessions agreed in four weeks.
     series = read_series(keyspace.store)
     later = itertools.count(int(NOW), 300)
-    detection = Detection(keyspace.store, Monitor(), lambda: next(later))
+    detection = Detection(keyspace.store, Monitor(), (), lambda: next(later))
     while any(detector.history is None for detector in detection.step(series).values()):
         pass
     asked = scope("service", "environment", "version", "judge_model")

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
+from support.cli_parts import words
 
 from worker.features.report.figures import (
     CorrectedShare,
@@ -77,29 +78,47 @@ COVERAGE = Coverage(
 )
 
 
-def test_text_holds_every_figure() -> None:
-    corrected = row("bot", corrected=[CorrectedShare(Estimate(0.7, 0.6, 0.75), "ppi", 200)])
-    text = as_text(report(row(), corrected, limits=(Limit("x", "Sums begin in May"),), coverage=COVERAGE))
+def test_text_holds_every_figure_in_80_columns() -> None:
+    corrected = row("bot", corrected=[CorrectedShare(Estimate(0.7, 0.6, 0.75), "ppi", 200)], usd_per_thousand=2.5)
+    limit = Limit("x", "Sums begin in May, and what was before is in archives of the verdicts, which --archive reads")
+    text = as_text(report(row(), corrected, row("s" * 128), limits=(limit,), coverage=COVERAGE))
     lines = text.splitlines()
-    assert lines[0] == (
-        "Pass shares, 2026-05-01 00:00 to 2026-05-08 00:00 UTC, compared with 2026-04-24 00:00 to 2026-05-01 00:00"
+    assert max(map(len, lines)) <= 80
+    assert words(text).startswith(
+        "Pass shares with 95 % intervals, 2026-05-01 00:00 to 2026-05-08 00:00 UTC, compared with 2026-04-24 00:00 to "
+        "2026-05-01 00:00 In all rows: judge safety, judgements 1,200, of traffic 5.0%, abstained 1.0%, unscored 2.0% "
     )
-    assert re.split(r"  +", lines[3]) == [
-        *("shop", "safety", "80.0%", "75.0% to 84.0%", "-3.1 points", "-6.0 to -0.2", "-", "-", "-"),
-        *("1,200", "5.0%", "1.0%", "2.0%", "1.23"),
+    first = lines.index(next(line for line in lines if line.startswith("shop ")))
+    assert [re.split(r"  +", line) for line in lines[first : first + 2]] == [
+        ["shop", "80.0%", "-3.1 points", "1.23"],
+        ["", "75.0 to 84.0%", "-6.0 to -0.2"],
     ]
-    assert re.split(r"  +", lines[4])[6:9] == ["70.0%", "60.0% to 75.0%", "ppi, 200 labels"]
-    assert "environment" not in lines[2]
-    assert "5,000 traces published, 250 sampled (4,750 not_sampled)" in text
-    assert "unscored: 3 refusal" in text
-    assert text.endswith("What these figures cannot say\n  - Sums begin in May\n")
+    figures = ("70.0%", "60.0 to 75.0%", "ppi, 200 labels", "unscored: 3 refusal", "250 sampled (4,750 not_sampled)")
+    assert [figure for figure in figures if figure not in text] == []
+    assert words(text).endswith(f"What these figures cannot say - {limit.text}")
+
+
+def test_a_fall_is_red_and_the_interval_of_a_sure_change_is_bold(monkeypatch: pytest.MonkeyPatch) -> None:
+    rise = row("bot", difference=Estimate(0.021, -0.01, 0.05))
+    shown = report(row(), rise)
+    for name in ("NO_COLOR", "COLORTERM", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert "\x1b" not in as_text(shown)
+    text = as_text(shown, colour=True)
+    assert max(len(re.sub(r"\x1b\[\d+m", "", line)) for line in text.splitlines()) <= 80
+    codes = re.findall(r"\x1b\[(\d+)m *([-+\d. a-z]+?) *\x1b\[0m", text)
+    assert [code for code in codes if code[1][0] in "+-"] == [("31", "-3.1 points"), ("1", "-6.0 to -0.2")]
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = as_text(shown, colour=True)
+    assert ("\x1b[31m" in plain, "\x1b[1m" in plain) == (False, True)
 
 
 def test_a_row_without_a_share_has_no_zero() -> None:
     empty = row(share=None, difference=None, compared=None, usd_per_thousand=None)
-    cells = re.split(r"  +", as_text(report(empty)).splitlines()[3])
-    assert cells[2:6] == ["-", "-", "-", "-"]
-    assert cells[-1] == "-"
+    text = as_text(report(empty))
+    cells = [re.split(r"  +", line) for line in text.splitlines()[7:10]]
+    assert [line[1:] for line in cells] == [["-", "-", "0", "1.0%"], ["-", "-", "5.0%", "2.0%"], ["-"]]
     assert "<svg" not in as_html(report(empty))
 
 
@@ -158,8 +177,8 @@ def test_html_is_one_safe_page_without_resources() -> None:
     assert "@import" not in written
     assert "alert('1')" in page.text  # as text
     assert "\x1b" not in written
-    for words in ("prefers-color-scheme: dark", "5,000 traces published", "80.0%", "-3.1 points"):
-        assert words in written, words
+    for expected in ("prefers-color-scheme: dark", "5,000 traces published", "80.0%", "-3.1 points"):
+        assert expected in written, words
 
 
 def test_charts_are_well_formed_described_and_within_their_axes() -> None:

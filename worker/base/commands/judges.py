@@ -67,7 +67,7 @@ def _row(judge: Judge, settings: Settings) -> dict[str, object]:
 
 def _describe(judge: Judge, settings: Settings) -> None:
     """Describe a judge in a few lines that stay readable in a narrow terminal."""
-    OUT.print(f"[bold]{judge.name}[/bold] [dim]{judge.version[:8]}[/dim]", highlight=False)
+    OUT.print(f"[bold]{judge.name}[/bold] [dim]{judge.version[:8]}[/dim]")
     lines = [judge.asks, f"needs {', '.join(judge.needs_in_words)}"]
     for metric in judge.metrics:
         name = "" if metric.name == judge.name else f"{metric.name}: "

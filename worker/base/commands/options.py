@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)")
+_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd])")
 
-# Standard output carries the result.
-OUT: Final = Console()
+# Standard output carries the result. Colours are those of outcomes: none for digits and quotes in texts of others.
+OUT: Final = Console(highlight=False)
 # Standard error carries progress and remarks.
-NOTES: Final = Console(stderr=True)
+NOTES: Final = Console(stderr=True, highlight=False)
+PAGE_COLUMNS: Final = 80  # Of pages such as the report, also in a pipe.
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -57,7 +58,18 @@ CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else
 # Files of the command line: traces, which may have broken texts, and inputs, which may be standard input.
 TRACE_FILE: Final = click.File("r", encoding="utf-8", errors="surrogateescape")
 INPUT: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output and nothing else.")
+
+
+def _is_json(_: click.Context, __: click.Parameter, form: str | None) -> bool:
+    return form == "json"
+
+
+_JSON: Final = "Print JSON on standard output and nothing else."
+# `--format json` is the same: other tools write it so.
+JSON: Final = options(
+    click.option("--json", "as_json", flag_value="json", callback=_is_json, help=_JSON),
+    click.option("--format", "as_json", type=click.Choice(("text", "json")), callback=_is_json, hidden=True),
+)
 # The options of every command that uses Redis.
 REDIS: Final = options(
     CONFIG, click.option("--redis-url", metavar="URL", help="Address of the only Redis; else those configured.")
@@ -92,7 +104,7 @@ def plain(text: str) -> str:
 
 def note(text: str) -> None:
     """Print a remark on standard error, as it is."""
-    NOTES.print(text, markup=False, highlight=False, soft_wrap=True)
+    NOTES.print(text, markup=False, soft_wrap=True)
 
 
 def print_json(document: object) -> None:
@@ -187,17 +199,23 @@ def config_file() -> str | None:
 
 def moments(store: "Store", **times: str | None) -> dict[str, int | None]:
     """Parse times by the clock of Redis, which dates entries: option name to milliseconds since the epoch."""
-    now_s, parsed = store.now_ms() / 1000, dict[str, int | None]()
-    for name, text in times.items():
-        try:
-            parsed[name] = None if text is None else int(parse_time(text, now_s) * 1000)
-        except ValueError as error:
-            raise click.UsageError(f"--{name.replace('_', '-')}: {error}") from error
-    return parsed
+    now_s = store.now_ms() / 1000
+    return {
+        name: None if text is None else int(option_time(f"--{name.replace('_', '-')}", text, now_s) * 1000)
+        for name, text in times.items()
+    }
+
+
+def option_time(option: str, text: str, now_s: float) -> float:
+    """Parse the time of an option, or raise UsageError."""
+    try:
+        return parse_time(text, now_s)
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {error}") from error
 
 
 def parse_time(text: str, now_s: float) -> float:
-    """Parse a time before now, as `90`, `15m`, `24h` or `7d`, or ISO 8601, which is UTC unless it names a zone.
+    """Parse a time before now, as `90s`, `15m`, `24h` or `7d`, or ISO 8601, which is UTC unless it names a zone.
 
     Times are in seconds since the epoch. The text of the ``ValueError`` that it raises says what to write.
     """
@@ -208,7 +226,9 @@ def parse_time(text: str, now_s: float) -> float:
         time = dt.datetime.fromisoformat(text.strip())
         return (time if time.tzinfo else time.replace(tzinfo=dt.UTC)).timestamp()
     except (ValueError, OverflowError) as error:
-        raise ValueError("write 90, 15m or 24h, or a time as 2026-05-01T12:00:00Z") from error
+        if (number := text.strip()).isdecimal():
+            raise ValueError(f"write {number}s, {number}m or {number}h") from error
+        raise ValueError("write 90s, 15m or 24h, or a time as 2026-05-01T12:00:00Z") from error
 
 
 def output_file(path: str | None) -> "AbstractContextManager[TextIO]":
@@ -231,19 +251,6 @@ def with_retries(action: Callable[[], T], error: type[Exception], tries: int) ->
         except error:
             time.sleep(backoff_s(failures, 0.05, 5.0, 0.0))
     return action()
-
-
-def align(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
-    """Yield rows with cells of equal width, the first ``left`` columns to the left and the others to the right."""
-    # This is no table of rich, because that would wrap in a terminal, and a file has no width.
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    for cells in rows:
-        padded = [
-            cell + fill if place < left else fill + cell
-            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-            for fill in [" " * (width - cell_len(cell))]
-        ]
-        yield "  ".join(padded).rstrip()
 
 
 def chosen_metric(judge: Judge, name: str | None) -> Metric:

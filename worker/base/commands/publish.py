@@ -10,7 +10,7 @@ from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id, place_of
 from tracejudge.log import DeliveryError
-from worker.base.commands.options import INPUT, NOTES, REDIS, amount, connect, note, with_retries
+from worker.base.commands.options import INPUT, JSON, NOTES, REDIS, amount, connect, note, print_json, with_retries
 from worker.base.commands.progress import Meter, file_size
 from worker.base.commands.trace_files import note_unknown_fields, open_source, split_lines, trace_of
 from worker.core.config.reading import producer_settings
@@ -27,7 +27,8 @@ _MAX_SHOWN: Final = 10
 @click.command("publish")
 @click.argument("file", type=INPUT)
 @REDIS
-def command(file: str, config: str | None, redis_url: str | None) -> None:
+@JSON
+def command(file: str, config: str | None, redis_url: str | None, *, as_json: bool) -> None:
     """Publish the traces of FILE, a JSON object a line ('-' is standard input).
 
     Each line goes into the stream unchanged, so a line that is published twice is judged once, and its verdict has the
@@ -59,6 +60,8 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
             NOTES.print(f"{amount(sender.published, 'trace')} published; not all arrived")
             raise
     note_unknown_fields(unknown)
+    if as_json:
+        print_json({"published": sender.published, "lines_skipped": wrong})
     NOTES.print(f"{amount(sender.published, 'trace')} published, {amount(wrong, 'line')} skipped")
     sys.exit(1 if wrong else 0)
 

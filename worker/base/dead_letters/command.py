@@ -62,7 +62,7 @@ _SELECT: Final = options(
     ),
     click.option("--service", "services", multiple=True, metavar="PATTERN", help="Only of these services: support-*."),
     click.option("--judge", "judges", multiple=True, metavar="NAME", help="Only of this judge; repeatable."),
-    click.option("--older-than", metavar="TIME", help="Only those given up at least this long ago: 90, 15m, 2h, 3d."),
+    click.option("--older-than", metavar="TIME", help="Only those given up at least this long ago: 90s, 15m, 2h, 3d."),
     click.option("--newer-than", metavar="TIME", help="Only those given up since then."),
     click.option("--trace-id", "traces", multiple=True, metavar="ID", help="Only of traces whose id begins so."),
     click.option("--id", "ids", multiple=True, metavar="ID", help="Only evaluations whose id begins so; repeatable."),
@@ -158,7 +158,7 @@ def list_letters(
             )
         print_table(OUT, table)
     total = sum(part.call(methodcaller("zcard", part.keys.dead_due)) for part in store.reachable)
-    NOTES.print(f"{amount(len(listed), 'dead letter')} of {total:,}", highlight=False)
+    NOTES.print(f"{amount(len(listed), 'dead letter')} of {total:,}")
     _warn_of_unreadable(letters)
 
 
@@ -302,7 +302,7 @@ def retry_letters(
         else:
             text = f"{amount(counts['chosen'], 'evaluation')} {'would be ' if dry_run else ''}chosen again"
             under_way = f"; {counts['under_way']:,} under way already" if counts["under_way"] else ""
-            OUT.print(text + under_way, highlight=False)
+            OUT.print(text + under_way)
     sys.exit(1 if letters.unreadable else 0)
 
 
@@ -369,5 +369,5 @@ def drop(
         print_json({"found": len(ids), "dropped": dropped, "unreadable": letters.unreadable, "dry_run": dry_run})
     else:
         text = f"{amount(len(ids), 'dead letter')} would be" if dry_run else amount(dropped, "dead letter")
-        OUT.print(f"{text} dropped", highlight=False)
+        OUT.print(f"{text} dropped")
     sys.exit(1 if letters.unreadable else 0)

@@ -26,7 +26,7 @@ from judges.models.registry import PROVIDERS
 from judges.registry import load_judges
 from tracejudge.dialects.unread import ADVICE
 from tracejudge_worker import replaced_files
-from worker.base.accounting import read_account, sum_accounts
+from worker.base.accounting import describe_lost, read_account, sum_accounts
 from worker.base.commands.options import JSON, OUT, REDIS, amount, config_file, print_json
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
@@ -234,8 +234,7 @@ def accounting(store: Store) -> Sequence[Finding]:
     lost = sum_accounts([read_account(partition) for partition in store.reachable]).lost
     if lost == 0:
         return [ok("accounting", "they balance")]
-    what = f"{lost:,} lost" if lost > 0 else f"{-lost:,} counted twice"
-    return [broken("accounting", f"they do not balance: {what}", "see `tracejudge account`")]
+    return [broken("accounting", f"they do not balance: {describe_lost(lost)}", "see `tracejudge account`")]
 
 
 def dead_letters(store: Store) -> Sequence[Finding]:

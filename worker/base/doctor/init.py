@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from judges.models.registry import known_models
-from worker.base.commands.options import note
+from worker.base.commands.options import JSON, note, print_json
 from worker.core.config.reading import CONFIG_NAME
 
 _MODEL, _KNOWN = next((name, fields) for name, fields in known_models().items() if "usual" in fields)
@@ -80,7 +80,8 @@ def _endpoint(base_url: str, model: str) -> str:
 @click.option("--model", metavar="NAME", default=_MODEL, show_default=True, help="With --base-url: its model.")
 @click.option("--force", is_flag=True, help="Replace the file where it exists.")
 @click.option("--print", "prints", is_flag=True, help="Print it, and write nothing.")
-def command(*, output: str, base_url: str | None, model: str, force: bool, prints: bool) -> None:
+@JSON
+def command(*, output: str, base_url: str | None, model: str, force: bool, prints: bool, as_json: bool) -> None:
     """Write a commented configuration to edit.
 
     With it the model at --base-url judges every trace, else the built-in heuristic. A budget and other keys are there
@@ -103,4 +104,6 @@ def command(*, output: str, base_url: str | None, model: str, force: bool, print
         ) from error
     except OSError as error:
         raise click.UsageError(f"--output: {path}: {error.strerror}") from error
+    if as_json:
+        print_json({"file": str(path)})
     note(f"wrote {path}; edit it, then run tracejudge lint, tracejudge doctor, and tracejudge worker")

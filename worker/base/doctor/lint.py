@@ -123,7 +123,7 @@ def command(file: str | None, config: str | None, to: str | None, *, as_json: bo
     errors = sum(finding.severity == "error" for finding in rows)
     if not as_json:
         text = f"{amount(errors, 'error')}, {amount(len(rows) - errors, 'warning')}" if rows else "nothing found"
-        NOTES.print(text, highlight=False)
+        NOTES.print(text)
     sys.exit(2 if errors else int(bool(rows)))
 
 

@@ -73,15 +73,18 @@ def command(
     user_keys = UserKeys(settings, store).all() if user_id else ()
     names = {"trace_id": trace_id or None, "user_id": user_id or None, "session_id": session_id or None}
     forgotten = _forget(store, settings, ForgetTarget(**names, user_keys=user_keys), dry_run=dry_run)
+    reason = f"nothing is stored of {trace_id or user_id or session_id}"
     if not forgotten.total and trace_id:
         # Something may be left of a whole id that no verdict and no trace has any more, so that was tried first.
         try:
             name = TraceLookup(store, settings).resolve(trace_id)
         except TraceNotFoundError as error:
-            note(str(error))
+            reason = error.message
         else:
             note(f"{trace_id} is the beginning of {name}")
             forgotten = _forget(store, settings, ForgetTarget(trace_id=name), dry_run=dry_run)
+    if not (forgotten.total or forgotten.unreadable or as_json):
+        raise click.ClickException(reason)
     exporters = find_exporters(settings).values()
     kept = (*filter(None, (exporter.retained_data(settings) for exporter in exporters)), *_KEPT)
     if as_json:
@@ -98,8 +101,6 @@ def command(
         NOTES.print("Not erased:")
         for line in kept:
             note(f"- {line}")
-    if not forgotten.total:
-        note(f"nothing is stored of {trace_id or user_id or session_id}")
     sys.exit(0 if forgotten.total and not forgotten.unreadable and not forgotten.unsettled else 1)
 
 

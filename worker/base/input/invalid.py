@@ -7,7 +7,7 @@ from rich.table import Table
 
 from tracejudge.dialects.unread import ADVICE
 from worker.base.commands.groups import SuggestingGroup
-from worker.base.commands.options import JSON, NOTES, OUT, REDIS, amount, connect, plain, print_json, print_table
+from worker.base.commands.options import JSON, NOTES, OUT, PAGE_COLUMNS, REDIS, amount, connect, plain, print_json
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_unread
 
 
@@ -43,19 +43,23 @@ def list_entries(*, config: str | None, redis_url: str | None, limit: int, as_js
             print_json(row)
         unread = []
     elif rows:
-        table = Table(box=None, padding=(0, 1), show_edge=False)
-        for title in ("time", "reason", "detail", "trace id", "names"):
-            table.add_column(title, overflow="fold")
+        table = _table("time\nreason", "detail\ntrace id, names")
         for row in rows:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row.at))
-            table.add_row(at, *map(plain, (row.reason, row.detail, row.trace_id or "", ", ".join(row.keys))))
-        print_table(OUT, table)
+            names = plain(", ".join(filter(None, (row.trace_id, *row.keys))))
+            table.add_row(f"{at}\n{plain(row.reason)}", f"{plain(row.detail)}\n{names}")
+        OUT.print(table)
     if unread:
-        table = Table(box=None, padding=(0, 1), show_edge=False)
-        for title in ("spans", "instrumentation", "attributes that no dialect reads"):
-            table.add_column(title, overflow="fold")
+        table = _table("spans", "instrumentation\nattributes that no dialect reads")
         for kind in unread:
-            table.add_row(f"{kind.spans:,}", *map(plain, (kind.instrumentation, ", ".join(kind.names))))
-        print_table(OUT, table)
+            table.add_row(f"{kind.spans:,}", f"{plain(kind.instrumentation)}\n{plain(', '.join(kind.names))}")
+        OUT.print(table)
         NOTES.print(f"To have them read, {ADVICE}.")
     NOTES.print(f"{amount(len(rows), 'invalid entry') if len(rows) == 1 else f'{len(rows):,} invalid entries'}")
+
+
+def _table(left: str, right: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, width=PAGE_COLUMNS)
+    table.add_column(left, overflow="fold", min_width=19)
+    table.add_column(right, overflow="fold", ratio=1)
+    return table

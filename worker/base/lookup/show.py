@@ -159,12 +159,12 @@ def _to_json(explanation: Explanation) -> dict[str, object]:
 
 
 def _line(text: str, style: str = "") -> None:
-    OUT.print(escape(neutralise(text)), style=style, highlight=False, soft_wrap=True)
+    OUT.print(escape(neutralise(text)), style=style, soft_wrap=True)
 
 
 def _text(title: str, text: str, most: int) -> None:
     cut = f" […{len(text) - most:,} more characters: --whole]" if len(text) > most else ""
-    OUT.print(f"[bold]{title}[/bold] {escape(neutralise(text[:most]))}{cut}", highlight=False, soft_wrap=True)
+    OUT.print(f"[bold]{title}[/bold] {escape(neutralise(text[:most]))}{cut}", soft_wrap=True)
 
 
 def _print_trace(published: FoundTrace, most: int) -> None:
@@ -196,8 +196,10 @@ def _print_trace(published: FoundTrace, most: int) -> None:
 def _print_verdict(entry: OutboxEntry, explanation: Explanation | None) -> None:
     verdict, outcome = entry.verdict, outcome_of(entry)
     scores = ", ".join(
-        f"{score.metric} {score.label or f'{score.value:.2f}'}"
-        + ("" if score.passed is None else " pass" if score.passed else " fail")
+        ("" if score.metric == verdict.judge else f"{score.metric} ")
+        + (score.label or f"{score.value:.2f}")
+        # A single score passes or fails as its verdict, which is named before it.
+        + ("" if score.passed is None or len(verdict.scores) == 1 else " pass" if score.passed else " fail")
         + ("" if score.probability is None else f" (probability {score.probability:.2f})")
         for score in verdict.scores
     )
@@ -205,7 +207,6 @@ def _print_verdict(entry: OutboxEntry, explanation: Explanation | None) -> None:
     result = scores or verdict.reason or outcome
     OUT.print(
         f"[bold]{plain(verdict.judge)}[/bold] [{_STYLES[outcome]}]{outcome}[/{_STYLES[outcome]}]: {plain(result)}",
-        highlight=False,
         soft_wrap=True,
     )
     for text in (verdict.rationale, verdict.note):

@@ -110,10 +110,11 @@ def from_drawn(strata: Sequence[Stratum], effective: float) -> Corrected:
     """
     strata = [stratum for stratum in strata if stratum.judged > 0]
     total = sum(stratum.judged for stratum in strata)
-    if sum(stratum.judged for stratum in strata if stratum.labels == 0) > _MOST_UNLABELLED * total or total == 0:
-        raise CorrectionRefusedError(
-            "There are judged traces of a verdict without any label. Label more of the drawn traces."
-        )
+    unlabelled = [stratum for stratum in strata if not stratum.labels]
+    passing, failing = (sum(each.judged for each in unlabelled if each.verdict is kind) for kind in (True, False))
+    if passing + failing > _MOST_UNLABELLED * total or total == 0:
+        what = f"{passing:,.0f} that pass and {failing:,.0f} that fail, of {total:,.0f} judged traces"
+        raise CorrectionRefusedError(f"{what}, are of a verdict without any label. Label more of the drawn traces.")
     classes: dict[int, list[Stratum]] = defaultdict(list)
     for stratum in strata:
         classes[stratum.label_class].append(stratum)

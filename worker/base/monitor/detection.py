@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress, islice
-from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
@@ -48,7 +47,7 @@ from worker.base.monitor.detector import (
 )
 from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.incidents import Incident, Member, investigate, keep_examples, read_examples
-from worker.base.monitor.objectives import read_objectives
+from worker.base.monitor.objectives import Objective
 from worker.base.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
@@ -127,12 +126,13 @@ def read_detectors(store: Store, series_ids: Sequence[str]) -> dict[str, Detecto
 class Detection:
     """The detectors of all series."""
 
-    def __init__(self, store: Store, settings: Monitor, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, store: Store, settings: Monitor, objectives: Sequence[Objective], clock: Callable[[], float] = time.time
+    ) -> None:
         self._store = store
         self._keys = MonitorKeys(store.keys.prefix)
         self._budget = settings.false_alarms_per_week
-        rows = read_objectives(Path(settings.objectives)) if settings.objectives is not None else ()
-        self._objectives = {(row.judge, row.metric): row.objective for row in rows}
+        self._objectives = {(row.judge, row.metric): row.objective for row in objectives}
         self._clock = clock
         self._detectors: dict[str, Detector] = {}
 

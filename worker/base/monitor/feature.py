@@ -19,6 +19,7 @@ from worker.core.storage.keys import Key, KeySpace
 if TYPE_CHECKING:
     from judges.core.faults import Faults
     from judges.core.judge import Judge
+    from worker.base.monitor.objectives import Objective
     from worker.core.config.reading import ConfigSources
     from worker.core.selection.sampling import Rules
     from worker.core.storage.client import Store
@@ -48,8 +49,6 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             measured in 28 days counts.
         canary_every_s: Seconds between two judgings of the labelled traces of the canary, by each judge and model that
             rules name; the first one is so long after the first start. At most 12 h; 0 for none.
-        objectives: A file with the share of verdicts that should pass of each judge, relative to the configuration
-            file; unless set, `objectives.toml` beside that file where it exists.
         max_segment_values: Maximum of values of one segment of one series; verdicts of further ones are counted as
             dropped from the segment.
     """
@@ -61,7 +60,6 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     safety: tuple[str, ...] = ("safety",)
     judge_error: Annotated[float, Meta(gt=0, lt=0.5)] = 0.01
     canary_every_s: Annotated[float, Meta(ge=0, le=12 * HOUR_S)] = HOUR_S
-    objectives: str | None = None
     max_segment_values: AtLeastOne = 100
 
     @property
@@ -71,6 +69,8 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 MONITOR: Final = Table("monitor", Monitor, Monitor(), "Which series the monitor keeps, as `[monitor]`.")
+# No key of the configuration: the rows of the file beside it.
+OBJECTIVES: "Final[Table[tuple[Objective, ...]]]" = Table("objectives", None, (), "")
 # Keys of rules, for the feature `repeats`; others read them too.
 # fmt: off
 REPEAT: Final = Table("repeat", Share, 0.0,

@@ -1,6 +1,6 @@
 """Objectives: the share of verdicts that should pass, for each metric of a judge.
 
-They are rows of one file, which the monitor reads and the alert rules are generated from.
+They are rows of `objectives.toml` beside the configuration; the monitor reads it, and the alert rules are made from it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,10 +11,10 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from judges.core.faults import Faults, catch_fault, fault_of, first_raised
+from judges.core.faults import Faults, catch_fault, fault_of
 from judges.custom.definition import conversion_fault, read_toml
 from judges.registry import catalogue
-from worker.base.monitor.feature import MONITOR
+from worker.base.monitor.feature import MONITOR, OBJECTIVES
 from worker.core.config.reading import ConfigSources
 from worker.core.config.settings import Settings
 
@@ -38,14 +38,9 @@ class Objective(Struct, frozen=True, forbid_unknown_fields=True):
     own: bool = False
 
 
-def read_objectives(path: Path, place: str = "") -> tuple[Objective, ...]:
-    """Read and check the rows `[[objectives]]` among a file's tables, or raise ``SettingsError``."""
-    return first_raised(read_rows(path, place))
-
-
-def read_rows(path: Path, place: str = "") -> Faults[tuple[Objective, ...]]:
-    """Read and check the rows of a file as ``read_objectives``."""
-    raw = yield from catch_fault(partial(read_toml, path, f"correct {place or path.name}"))
+def read_objectives(path: Path) -> Faults[tuple[Objective, ...]]:
+    """Read and check the rows `[[objectives]]` of a file; its other tables are of the alert rules."""
+    raw = yield from catch_fault(partial(read_toml, path, f"correct {path.name}"))
     if raw is None:
         return ()
     try:
@@ -76,11 +71,9 @@ def mistakes_in(rows: Sequence[Objective]) -> Iterator[str]:
 
 
 def load_objectives(settings: Settings, sources: ConfigSources) -> Faults[Settings]:
-    """Find and check the file of objectives: the one named, relative to the configuration, or the one beside it."""
-    named, place, path = MONITOR.read(settings).objectives, sources.origin.get("monitor", ""), sources.path
-    file = (Path(path).parent if path and place in {path, ""} else Path()) / (named or FILE_NAME)
-    if named is None and (path is None or not file.exists()):
+    """Read the file of objectives beside the configuration, if there is one."""
+    if sources.path is None or not (file := Path(sources.path).with_name(FILE_NAME)).exists():
         return settings
-    rows = yield from read_rows(file, f"{place}: monitor.objectives" if named else str(file))
-    safety = tuple(dict.fromkeys((*MONITOR.read(settings).safety, *(row.judge for row in rows if row.safety))))
-    return MONITOR.with_value(settings, structs.replace(MONITOR.read(settings), objectives=str(file), safety=safety))
+    rows, monitor = (yield from read_objectives(file)), MONITOR.read(settings)
+    safety = tuple(dict.fromkeys((*monitor.safety, *(row.judge for row in rows if row.safety))))
+    return OBJECTIVES.with_value(MONITOR.with_value(settings, structs.replace(monitor, safety=safety)), rows)

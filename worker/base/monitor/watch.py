@@ -17,7 +17,7 @@ from judges.agreement.shares import (
     unknown_part,
 )
 from worker.base.monitor.detection import Detection, Detector
-from worker.base.monitor.feature import Monitor
+from worker.base.monitor.feature import MONITOR, OBJECTIVES
 from worker.base.monitor.gauges import QualityMetrics, Sample, Watch
 from worker.base.monitor.incidents import read_examples
 from worker.base.monitor.series import (
@@ -30,6 +30,7 @@ from worker.base.monitor.series import (
     read_series,
     utc_minute,
 )
+from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
 
@@ -83,10 +84,10 @@ class QualityWatch(Watch):
     """Computes the gauges of all series, once a minute."""
 
     def __init__(
-        self, store: Store, settings: Monitor, metrics: Metrics, clock: Callable[[], float] = time.time
+        self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__(store, clock)
-        self._detection = Detection(store, settings, clock)
+        self._detection = Detection(store, MONITOR.read(settings), OBJECTIVES.read(settings), clock)
         self._silence = Silence(store, clock)
         self._metrics = metrics.table(QualityMetrics)
         self._days: dict[str, tuple[float, Window]] = {}

@@ -29,7 +29,6 @@ from worker.base.replay.replay import (
     Cursor,
     ReplayError,
     ReplayOptions,
-    ReplayOptionsError,
     ReplayRun,
     State,
     WaitingWork,
@@ -57,7 +56,7 @@ _MEANINGS: Final = {
 
 
 @click.command("replay")
-@click.option("--since", metavar="TIME", help="Start: 90, 15m, 24h ago, or a time such as 2026-05-01T12:00:00Z.")
+@click.option("--since", metavar="TIME", help="Start: 90s, 15m, 24h ago, or a time such as 2026-05-01T12:00:00Z.")
 @click.option("--until", metavar="TIME", help="End; the newest trace unless given.")
 @click.option("--trace-id", metavar="ID", help="Only this trace; the first 6 characters are enough.")
 @click.option("--judge", "names", metavar="NAME", multiple=True, help="A judge of `tracejudge judges`; repeatable.")
@@ -170,10 +169,7 @@ def _begin(settings: Settings, store: Store, options: ReplayOptions) -> list[_Re
     """Store a new replay in each partition, all under one name."""
     replays: list[_Replay] = []
     for partition in store.reachable:
-        try:
-            asked = first_state(settings, partition, options)
-        except ReplayOptionsError as error:
-            raise click.UsageError(str(error)) from error
+        asked = first_state(settings, partition, options)
         cursor = Cursor(partition, settings.ledger_ttl_s, replays[0].cursor.name if replays else None)
         state = cursor.begin(asked.question, asked.next_id)
         replays.append(_Replay(partition, cursor, state, Chooser(settings, partition, asked.question, options.judges)))

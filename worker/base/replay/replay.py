@@ -14,6 +14,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+import click
 import msgspec
 import redis
 from msgspec import Struct
@@ -23,7 +24,7 @@ from judges.custom.definition import nearest
 from judges.models.registry import judge_for
 from judges.registry import load_judges
 from worker.base.commands.feature import ProgressKeys
-from worker.base.commands.options import parse_time
+from worker.base.commands.options import option_time
 from worker.core.config.graders import Graders
 from worker.core.config.settings import MAX_SESSION_BYTES, Settings
 from worker.core.features import TraceHookContext, collect_limits, find_single, make_ingest_hooks
@@ -47,10 +48,6 @@ _MIN_CHUNK_COUNT: Final = 2
 
 class ReplayError(Exception):
     """A replay cannot continue; the text says why and what to do."""
-
-
-class ReplayOptionsError(ValueError):
-    """The request cannot be replayed; the text names the option and how to fix it."""
 
 
 class ReplayOptions(NamedTuple):
@@ -138,17 +135,17 @@ class _Chunk(NamedTuple):
 
 
 def first_state(settings: Settings, store: Store, options: ReplayOptions) -> State:
-    """Make the first state of a new replay, which ends with the newest entry now, or raise ``ReplayOptionsError``."""
+    """Make the first state of a new replay, which ends with the newest entry now, or raise ``UsageError``."""
     _check_free_options(settings, options)
     # By Redis' clock, which made the ids.
     now_s = store.now_ms() / 1000
-    since_s = _time_of_option("--since", options.since, now_s)
-    until_s = None if options.until is None else _time_of_option("--until", options.until, now_s)
+    since_s = option_time("--since", options.since, now_s)
+    until_s = None if options.until is None else option_time("--until", options.until, now_s)
     if since_s > (now_s if until_s is None else until_s):
-        raise ReplayOptionsError(f"--since: must be before {'now' if until_s is None else '--until'}")
+        raise click.UsageError(f"--since: must be before {'now' if until_s is None else '--until'}")
     if now_s - since_s > settings.ledger_ttl_s:
         most = f"{settings.ledger_ttl_s / 3600:g}h"
-        raise ReplayOptionsError(
+        raise click.UsageError(
             f"--since: older than the ledger, which remembers verdicts for {most} (retention plus 24h); such traces "
             f"could count twice; use at most {most}"
         )
@@ -187,7 +184,7 @@ def _check_free_options(settings: Settings, options: ReplayOptions) -> None:
     rules = {judge.name: rule_naming(settings, judge.name) for judge in options.judges}
     for name, rule in rules.items():
         if option and rule is not None:
-            raise ReplayOptionsError(
+            raise click.UsageError(
                 f"{option} is for judges that no rule names, and rule {rule!r} names {name}; "
                 f"omit {option}, or pass --config with other rules"
             )
@@ -195,19 +192,12 @@ def _check_free_options(settings: Settings, options: ReplayOptions) -> None:
         model = judge.model or options.model or "default"
         if rules[judge.name] is None and model not in settings.models:
             place = "--model" if judge.model is None else f"the judge {judge.name}"
-            raise ReplayOptionsError(f"{place}: there is no [models.{model}]{nearest(model, settings.models)}")
+            raise click.UsageError(f"{place}: there is no [models.{model}]{nearest(model, settings.models)}")
         if rules[judge.name] is None:
             try:
                 judge_for(judge, settings.models[model])
             except ValueError as error:
-                raise ReplayOptionsError(f"{error}; name another --model, or leave the judge out") from error
-
-
-def _time_of_option(option: str, text: str, now_s: float) -> float:
-    try:
-        return parse_time(text, now_s)
-    except ValueError as error:
-        raise ReplayOptionsError(f"{option}: {error}") from error
+                raise click.UsageError(f"{error}; name another --model, or leave the judge out") from error
 
 
 def id_at(time_s: float) -> str:

@@ -20,7 +20,7 @@ import click
 import msgspec
 
 import tracejudge
-from worker.base.accounting import Account, read_account
+from worker.base.accounting import Account, describe_lost, read_account
 from worker.base.child import Child, ChildError, ending_on_signals, ignore_signals
 from worker.base.commands.options import JSON, note, print_json
 from worker.base.embedded import EmbeddedRedis
@@ -242,7 +242,7 @@ class Outcome(NamedTuple):
         if not self.delivered:
             return f"Redis did not confirm every trace within {_FLUSH_TIMEOUT_S:g} s"
         if account.lost:
-            return f"the accounting does not balance: {account.lost:,} lost (a negative figure means counted twice)"
+            return f"the accounting does not balance: {describe_lost(account.lost)}"
         if not account.settled or self.outbox_lag:
             return (
                 f"not finished within {_SETTLE_TIMEOUT_S:g} s: {account.unread:,} traces unread, "

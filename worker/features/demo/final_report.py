@@ -10,7 +10,6 @@ from judges.agreement.intervals import Interval, difference, wilson
 from judges.agreement.shares import ShareEstimate
 from judges.core.verdict import Verdict
 from tracejudge import Trace
-from worker.base.commands.options import align
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detector import Moments, State, limits_of, step
 from worker.core.queue.ledger import read_outbox_entry
@@ -134,7 +133,9 @@ class Results:
                     figures += _figures(change, 100, "+.1f", " points")
                 unscored = f"{ends[place]['unscored'] / ends[place].total():.1%}" if ends[place] else "-"
                 cells.append((*names, *figures, f"{_half(ends[place]).rated:,}", unscored))
-            yield from (f"\n{title}", *align(cells, left=2))
+            widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+            form = "  ".join(f"{{:{'>' if place > 1 else '<'}{width}}}" for place, width in enumerate(widths))
+            yield from (f"\n{title}", *(form.format(*row).rstrip() for row in cells))
 
 
 def _half(ends: Counter[str]) -> Half:
@@ -176,7 +177,7 @@ def planted_alert(results: Results, seconds: float, environment: str) -> Alert |
     return Alert(
         ALERT,
         SEVERITY,
-        f"{DROP.judge}/{DROP.judge} of {DROP.service} in {environment} dropped: {now} passed, {was} expected",
+        f"{DROP.judge} of {DROP.service} in {environment} dropped: {now} passed, {was} expected",
         f"{after.passed:,} of {after.rated:,} judgements since the drop passed "
         f"(95 % interval {percent(interval.low)} to {percent(interval.high)}).",
     )

@@ -349,7 +349,7 @@ class _Report(NamedTuple):
         price = cost_in_words(cost, has_price=self.grader.price is not None)
         print_line(OUT, f"calls: {self.spent.calls:,}; cost: {price}")
         for number, rule in enumerate(aligned.best.rules, 1):
-            OUT.print(f"  {number}. {plain(rule)}", highlight=False, soft_wrap=True)
+            OUT.print(f"  {number}. {plain(rule)}", soft_wrap=True)
         if out is not None:
             print_line(OUT, f"written: {out}, version {made.version}")
 

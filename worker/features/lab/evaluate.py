@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,6 +26,7 @@ from worker.base.commands.options import (
 from worker.base.commands.progress import Meter, file_size
 from worker.base.commands.trace_files import note_unknown_fields, open_output, open_source
 from worker.features.lab.compare import Comparison, comparing
+from worker.features.lab.gate import GATE, Gate
 from worker.features.lab.offline import OFFLINE, Offline, open_graders
 from worker.features.lab.summary import judge_line, judge_row, metric_table, why_nothing
 
@@ -49,6 +51,7 @@ from worker.features.lab.summary import judge_line, judge_row, metric_table, why
 @click.option("--output", metavar="OUT", help="File for verdicts, a JSON object a line; '-' is standard output.")
 @click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
 @click.option("--resume", is_flag=True, help="Go on with OUT of an interrupted run: what it has is not judged again.")
+@GATE
 @OFFLINE
 def command(
     file: str,
@@ -64,6 +67,7 @@ def command(
     combine: Combine | None,
     config: str | None,
     as_json: bool,
+    **gate_options: Any,
 ) -> None:
     """Judge the traces of FILE, a JSON object a line ('-' is standard input), without Redis.
 
@@ -80,6 +84,9 @@ def command(
 
     An existing OUT is overwritten with --force only, and FILE never; the same holds for A. --resume adds to OUT what it
     lacks, and judges again what failed for a passing reason; judges, versions and models must be the same.
+
+    --fail-under ends with 0 if the lower 95 % limit is above the share, 1 if the upper one is below, else 3; rows
+    without a score are fails for the lower, passes for the upper. --baseline: 1 if the whole interval is below 0.
 
     Transient failures (429, timeout, unreachable endpoint) are retried later and more slowly; a trace that still has no
     score is written as unscored. Exit code 1 when a line is not a trace or has no partner, or a judge scored nothing;
@@ -118,6 +125,8 @@ def command(
             if first
             else Offline(settings, judges, graders, on_invalid_line=invalid, advance=advance)
         )
+        gate = Gate(offline.sums, gate_options)
+        offline.on_verdict = gate.add
         offline.skip_written(resumable if resume else None)
         interrupted = False
         if not first:
@@ -130,13 +139,15 @@ def command(
             which = " or ".join(name for name in (compared_file, file) if name is not None)
             raise click.ClickException(f"{which} cannot be read ({error.strerror})") from error
     files = [Path(name).name for name in (compared_file, file) if name is not None]
-    _report(offline, graders.in_words, files, time.perf_counter() - began, as_json=as_json, aside=output == "-")
+    seconds = time.perf_counter() - began
+    _report(offline, gate, graders.in_words, files, seconds, as_json=as_json, aside=output == "-")
     if offline.resumed:
         note(f"{amount(offline.resumed, 'verdict')} of {output} kept from earlier runs")
     if interrupted:
         note("interrupted: not all traces are judged" + ("; --resume goes on" if resumable else ""))
         raise KeyboardInterrupt
-    sys.exit(_exit_code(offline))
+    decision = gate.finish()
+    sys.exit(_exit_code(offline) or decision)
 
 
 def _check_resume(output: str | None, *, resume: bool, force: bool) -> None:
@@ -163,7 +174,7 @@ def _check_comparison(
 
 
 def _report(
-    offline: Offline, judge_models: str, files: Sequence[str], seconds: float, *, as_json: bool, aside: bool
+    offline: Offline, gate: Gate, judge_models: str, files: Sequence[str], seconds: float, *, as_json: bool, aside: bool
 ) -> None:
     compared = offline if isinstance(offline, Comparison) else None
     if as_json:
@@ -177,15 +188,17 @@ def _report(
             "seconds": seconds,
             "cost_usd": sum(costs) if costs else None,
             **({"judges": [judge_row(row) for row in offline.sums]} if compared is None else compared.document()),
+            **({"gate": findings} if (findings := gate.findings()) else {}),
         }
         print_json(document)
+    if as_json or not offline.traces:
         return
     # With verdicts on standard output the summary goes to standard error, since it is no line of theirs.
     console = NOTES if aside else OUT
     if compared is None:
         print_line(console, f"{amount(offline.traces, 'trace')} by {judge_models} in {seconds:.1f} s")
         print_table(console, metric_table(offline.sums))
-        sentences = [judge_line(row) for row in offline.sums]
+        sentences = [*map(judge_line, offline.sums), *(finding["text"] for finding in gate.findings())]
     else:
         names = f"A = {files[0]}, B = {files[1]}"
         print_line(console, f"{amount(offline.traces, 'pair')} by {judge_models} in {seconds:.1f} s; {names}")

@@ -393,7 +393,7 @@ def _print_members(measured: Measured, comparison: Comparison, alike: Callable[[
 
 def _print_notes(measured: Measured) -> None:
     for text, count in measured.notes.items():
-        OUT.print(f"  {count:,} x {text}", markup=False, highlight=False, soft_wrap=True)
+        OUT.print(f"  {count:,} x {text}", markup=False, soft_wrap=True)
 
 
 def _figure(value: float | None) -> str:

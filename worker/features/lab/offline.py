@@ -269,6 +269,7 @@ class Offline:
         self._advance = advance
         self._written_before: WrittenVerdicts | None = None
         self.resumed = 0
+        self.on_verdict: Callable[[Verdict], None] = lambda _: None
 
     def skip_written(self, path: str | None) -> None:
         """Leave out the evaluations whose verdicts a file has, if there is one, and add these to the sums."""
@@ -315,6 +316,7 @@ class Offline:
         self._kept_to = end
         self._written.set()
         self._by_name[verdict.judge, verdict.judge_model].add(verdict)
+        self.on_verdict(verdict)
         self._advance(sum(row.evaluations for row in self.sums), end)
 
     async def jobs(self, source: BinaryIO) -> AsyncIterator[Job]:

@@ -29,7 +29,7 @@ class WrittenVerdicts:
         try:
             with path.open("rb") as file, beside.open("wb") as kept:
                 for number, line in enumerate(file, 1):
-                    verdict = _read(line, path, number)
+                    verdict = read_verdict(line, path, number, "give --output the file of the interrupted run")
                     if verdict is None or verdict.reason in PASSING_REASONS:
                         continue
                     if (by := (verdict.judge, verdict.judge_version, verdict.judge_model)) not in made:
@@ -55,13 +55,13 @@ class WrittenVerdicts:
             return _decoder.decode(file.read(size))
 
 
-def _read(line: bytes, path: Path, number: int) -> Verdict | None:
-    """Read a line; None if it was cut off."""
+def read_verdict(line: bytes, path: Path, number: int, fix: str) -> Verdict | None:
+    """Read a line; None if it was cut off; raises ``UsageError`` if it is no verdict."""
     try:
         return _decoder.decode(line) if line.endswith(b"\n") else None
     except (msgspec.DecodeError, RecursionError) as error:
         what = f"{path}: line {number} is no verdict as `evaluate --output` writes them"
-        raise click.UsageError(f"{what}; give --output the file of the interrupted run") from error
+        raise click.UsageError(f"{what}; {fix}") from error
 
 
 def _key(evaluation_id: str, session: Any) -> tuple[str, Sequence[str]]:

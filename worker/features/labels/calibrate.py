@@ -6,13 +6,14 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
-from typing import Any, BinaryIO, Final, Literal, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import click
 from rich.table import Table
 
 from judges.agreement.intervals import Interval
 from worker.base.commands.options import (
+    JSON,
     NOTES,
     OUT,
     REDIS,
@@ -21,7 +22,7 @@ from worker.base.commands.options import (
     connect,
     judges_named,
     note,
-    parse_time,
+    option_time,
     plain,
     print_json,
     print_table,
@@ -60,10 +61,8 @@ _ORIGINS: Final[Mapping[Origin, str]] = {
 )
 @click.option("--model", metavar="NAME", help="A model that returns probabilities: fit its calibration.")
 @FIT
-@click.option(
-    "--format", "form", type=click.Choice(("text", "json")), default="text", show_default=True, help="The output."
-)
 @REDIS
+@JSON
 def command(
     *,
     name: str,
@@ -72,9 +71,9 @@ def command(
     service: str | None,
     archives: tuple[BinaryIO, ...],
     model: str | None,
-    form: Literal["text", "json"],
     config: str | None,
     redis_url: str | None,
+    as_json: bool,
     **fitting: Any,
 ) -> None:
     """Compare the verdicts of a judge with the labels that `tracejudge labels import` has stored.
@@ -101,20 +100,16 @@ def command(
     (judge,) = judges_named(settings, name)
     now = time.time()
     chosen = chosen_metric(judge, metric)
-    try:
-        begin = parse_time(since, now)
-    except ValueError as error:
-        raise click.UsageError(f"--since: {error}") from error
-    if begin >= now:
+    if (begin := option_time("--since", since, now)) >= now:
         raise click.UsageError("--since: must be before now")
     selected = _Selection(judge.name, metric, begin, re.compile(fnmatch.translate(service or "*")))
     archived = chain.from_iterable(map(read_verdicts, archives))
     if model is not None:
         subject = Fitting.find(settings, judge, chosen, model)
-        subject.run(store, options, archived, selected.has_verdict, as_json=form == "json")
+        subject.run(store, options, archived, selected.has_verdict, as_json=as_json)
         return
     labelled = join_verdicts(read_labels(store, selected.has_label), archived)
-    _measure(store, selected, labelled, now, names_service=service is not None, as_json=form == "json")
+    _measure(store, selected, labelled, now, names_service=service is not None, as_json=as_json)
 
 
 class _Selection(NamedTuple):

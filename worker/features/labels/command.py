@@ -452,8 +452,9 @@ def list_labels(*, judge: str | None, config: str | None, redis_url: str | None,
 @click.option("--traces", "with_traces", is_flag=True, help="Add the copy of each trace that was kept with its label.")
 @click.option("--output", "path", metavar="FILE", help="The file to write; standard output unless given.")
 @REDIS
+@JSON
 def export_labels(
-    *, judge: str | None, with_traces: bool, path: str | None, config: str | None, redis_url: str | None
+    *, judge: str | None, with_traces: bool, path: str | None, config: str | None, redis_url: str | None, as_json: bool
 ) -> None:
     """Save the labels as JSON lines that `labels import` reads.
 
@@ -463,6 +464,8 @@ def export_labels(
 
     Exit code 0 on success, 1 if there is no label, 2 on wrong usage.
     """
+    if as_json and path is None:
+        raise click.UsageError("--json prints the counts: add --output for the labels")
     settings, store = connect(config, redis_url)
     labels = {own.label.id: own for own in read_labels(store, lambda label: judge in {None, label.judge})}
     answers = {name: opinions for name, opinions in read_answers(store).items() if judge in {None, opinions[0].judge}}
@@ -490,5 +493,7 @@ def export_labels(
                 row["trace"] = msgspec.to_builtins(trace)
             file.write(msgspec.json.encode(row).decode() + "\n")
     total = len({*labels, *answers})
+    if as_json:
+        print_json({"labels": total, "without_copy": gone})
     note(f"saved {amount(total, 'label')}" + (f"; no copy is kept of the traces of {gone:,}" if gone else ""))
     sys.exit(0 if total else 1)

@@ -8,8 +8,9 @@ from typing import Final
 import click
 import msgspec
 
+from judges.core.faults import install_command
 from judges.custom.definition import nearest
-from worker.base.commands.options import REDIS, connect, parse_time
+from worker.base.commands.options import OUT, REDIS, connect, option_time, parse_time
 from worker.base.monitor.feature import Segment
 from worker.features.report.archive import AbsentArchiveError, ArchiveError
 from worker.features.report.figures import (
@@ -33,7 +34,7 @@ def _as_html(report: Report) -> str:
     try:
         from worker.features.report.html import as_html  # noqa: PLC0415 - its package is optional
     except ModuleNotFoundError as error:
-        fix = "pip install 'tracejudge-worker[board]'"
+        fix = install_command("board")
         raise click.ClickException(f"--format html needs the package {error.name}: {fix}") from error
     return as_html(report)
 
@@ -52,7 +53,7 @@ _FORMATS: Final[Mapping[str, Callable[[Report], str]]] = {
     metavar="TIME",
     default="7d",
     show_default=True,
-    help="Start: 90, 15m, 24h or 7d ago, or a time such as 2026-05-01.",
+    help="Start: 90s, 15m, 24h or 7d ago, or a time such as 2026-05-01.",
 )
 @click.option("--until", metavar="TIME", help="End; now unless given.")
 @click.option(
@@ -71,6 +72,7 @@ _FORMATS: Final[Mapping[str, Callable[[Report], str]]] = {
     show_default=True,
     help="Form of the report.",
 )
+@click.option("--json", "format_", flag_value="json", default="text", help="The same as --format json.")
 @click.option(
     "--archive",
     "archives",
@@ -105,7 +107,7 @@ def command(
     Examples:
       tracejudge report --since 7d --compare 7d
       tracejudge report --since 24h --by service,judge,release --format markdown
-      tracejudge report --since 2026-05-01 --until 2026-06-01 --archive verdicts.jsonl.gz
+      tracejudge report --since 2026-05-01 --archive verdicts.jsonl.gz
       tracejudge report --since 30d --format html --output report.html
 
     Exit code 0 on success, 1 if the period has no verdicts, Redis does not answer or an archive is damaged, 2 on wrong
@@ -138,7 +140,7 @@ def command(
             store.close()
     report = make_report(scope, evidence)
     if not any(row.verdicts for row in report.rows):
-        span = f"{written(time_of(scope.period.since))} and {written(time_of(scope.period.until))} UTC"
+        span = f"{written(time_of(scope.period.since))} and {written(report.until)} UTC"
         asked = [f" --service {scope.service}"] if scope.service else []
         only = "".join((*asked, *(f" --judge {judge}" for judge in scope.judges)))
         of = f" for{only}" if only else ""
@@ -146,12 +148,12 @@ def command(
         reasons = [absence] if absence else [limit.text for limit in evidence.limits]
         why = "; ".join((f"no judgements between {span}{of} in {evidence.sources.shares}", *reasons))
         raise click.ClickException(why)
-    text = _FORMATS[format_](report)
     if output is None:
+        text = as_text(report, colour=OUT.is_terminal) if format_ == "text" else _FORMATS[format_](report)
         print(text, end="", flush=True)
         return
     try:
-        Path(output).write_text(text, encoding="utf-8")
+        Path(output).write_text(_FORMATS[format_](report), encoding="utf-8")
     except OSError as error:
         raise click.UsageError(f"--output: {output}: {error.strerror}") from error
 
@@ -166,13 +168,7 @@ def _scope(  # noqa: PLR0917 - the options of the command
     judges: Sequence[str],
 ) -> Scope:
     """Parse the times. Raises click.UsageError: One of them cannot be parsed, or they exclude each other."""
-    times = []
-    for option, text in (("--since", since), ("--until", until)):
-        try:
-            times.append(now if text is None else parse_time(text, now))
-        except ValueError as error:
-            raise click.UsageError(f"{option}: {error}") from error
-    period = Period(*times)
+    period = Period(option_time("--since", since, now), now if until is None else option_time("--until", until, now))
     if period.since >= period.until:
         raise click.UsageError(f"--since: must be before {'now' if until is None else '--until'}")
     shift_s = None

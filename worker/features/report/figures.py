@@ -57,6 +57,7 @@ class Scope(NamedTuple):
     service: str | None = None
     judges: tuple[str, ...] = ()
     step: int = HOUR_S
+    now: float = math.inf
 
     @classmethod
     def from_options(  # noqa: PLR0917 - the options of the command
@@ -81,7 +82,7 @@ class Scope(NamedTuple):
         since = min(math.ceil(period.since / step) * step, until - step)
         earlier = None if shift_s is None else math.ceil(shift_s / step) * step
         compared = None if earlier is None else Period(since - earlier, until - earlier)
-        return cls(Period(since, until), compared, tuple(by), service, tuple(judges), step)
+        return cls(Period(since, until), compared, tuple(by), service, tuple(judges), step, now)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -320,7 +321,7 @@ def make_report(scope: Scope, evidence: Evidence) -> Report:
         absent.append(Limit("nothing_compared", f"nothing to compare with: no judgements between {span} UTC"))
     return Report(
         since=time_of(scope.period.since),
-        until=time_of(scope.period.until),
+        until=time_of(min(scope.period.until, scope.now)),  # The last bucket ends later.
         compared_since=None if scope.compared is None else time_of(scope.compared.since),
         compared_until=None if scope.compared is None else time_of(scope.compared.until),
         by=scope.by,

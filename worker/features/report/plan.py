@@ -6,7 +6,7 @@ from msgspec import structs
 from judges.custom.definition import nearest
 from judges.registry import load_judges
 from tracejudge import Trace
-from worker.base.commands.options import JSON, OUT, REDIS, connect, note, parse_time, print_json, print_table
+from worker.base.commands.options import JSON, OUT, REDIS, connect, note, option_time, print_json, print_table
 from worker.base.monitor.series import DAY_S
 from worker.base.replay.replay import Chooser
 from worker.core.config.graders import Graders, JudgeGrader
@@ -57,10 +57,7 @@ def command(
     settings, store = connect(config, redis_url)
     try:
         now_s = store.now_ms() / 1000
-        try:
-            since_s = parse_time(since or "24h", now_s)
-        except ValueError as error:
-            raise click.UsageError(f"--since: {error}") from error
+        since_s = option_time("--since", since or "24h", now_s)
         alternatives = _alternatives(settings, rates, models, cascades)
         history = read_history(settings, store, since_s, now_s)
         traces, source = day_of(store, history, now_s, is_given=since is not None)

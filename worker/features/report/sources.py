@@ -18,6 +18,7 @@ from msgspec import structs
 from judges.agreement.shares import Sums
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
+from worker.base.commands.completion import remember_services
 from worker.base.monitor.detection import read_detectors
 from worker.base.monitor.feature import tag_of
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series, utc_days
@@ -59,7 +60,8 @@ class _Outbox(NamedTuple):
 
 def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
     """Read what Redis holds about a scope, or raise ``StoreError``."""
-    all_series = read_series(store)
+    if all_series := read_series(store):
+        remember_services({each.service for each in all_series.values()})
     series = [series for series in all_series.values() if scope.wants(series.service, series.judge)]
     segment = "" if not scope.segments else scope.segments[0]
     # The monitor keeps a series for each value of one label, not for pairs of them.
@@ -131,17 +133,17 @@ def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
 
 
 def read_newest(store: Store, scope: Scope, series: Mapping[str, Series], now: float) -> dict[tuple[str, str], float]:
-    """List all services and judges, with the hour of the newest verdict of those that a scope asks for."""
+    """List all services and judges, with the newest verdict of those that a scope asks for: its time, or its hour."""
     newest = {(each.service, each.judge): 0.0 for each in series.values()}
-    if not newest:
-        newest_first = scan_partitions(store, store.keys.verdicts, newest_first=True, most=_MOST_COUNT)
-        entries = islice((entry for chunk in newest_first for entry in chunk), _MOST_COUNT)
-        for at, verdict in _decoded(entries):
-            newest.setdefault((verdict.service, verdict.judge), at)
+    newest_first = scan_partitions(store, store.keys.verdicts, newest_first=True, most=_MOST_COUNT)
+    entries = islice((entry for chunk in newest_first for entry in chunk), _MOST_COUNT)
+    for at, verdict in _decoded(entries):
+        name = verdict.service, verdict.judge
+        newest[name] = newest.get(name) or at
     asked = {name: each for name, each in series.items() if not each.segment and scope.wants(each.service, each.judge)}
     begin = now // DAY_S * DAY_S
     # Day by day: the sums of all days are millions of buckets, and the newest verdict is mostly of the last ones.
-    while asked and begin >= oldest_bucket(now) and not any(newest.values()):
+    while asked and begin >= oldest_bucket(now) and not any(at for name, at in newest.items() if scope.wants(*name)):
         for each, buckets in zip(
             asked.values(), read_buckets(store, asked, begin, begin + DAY_S, fine=False), strict=True
         ):
@@ -164,7 +166,10 @@ def describe_absence(scope: Scope, newest: Mapping[tuple[str, str], float]) -> s
     times = [at for pair, at in newest.items() if scope.wants(*pair)]
     if not times:
         return "no such service has a verdict of such a judge"
-    return f"the newest verdict is of {written(time_of(max(times)))}" if max(times) else ""
+    at = max(times)
+    # A time of the monitor's sums is the begin of an hour.
+    span = f" to {time_of(at + HOUR_S):%H:%M}" if at % HOUR_S == 0 else ""
+    return f"the newest verdict is of {written(time_of(at))}{span}" if at else ""
 
 
 def read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Part]:

@@ -1,26 +1,68 @@
 """The report as text for a terminal, and as Markdown for an issue or a page."""
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
+from io import StringIO
 from typing import Final
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from judges.core.prompt import neutralise
-from worker.base.commands.options import align
+from worker.base.commands.options import PAGE_COLUMNS
 from worker.features.report.figures import Coverage, Estimate, Report, Row, written
 
 _FATES: Final = ("dropped", "cut_off", "invalid", "no_rule", "not_sampled", "shed")
 _LIMITS: Final = "What these figures cannot say"
 _NO_LIMIT: Final = "Nothing is known to limit these figures."
+_FIXED: Final = ("share", "95 % interval", "difference", "corrected")
+# Each of these begins a column of the text, and what follows it in the table stands below it.
+_TOPS: Final = ("share", "difference", "judgements", "abstained")
 
 
-def as_text(report: Report) -> str:
-    """Write a table for people, then the coverage, the sources and the limits."""
+def as_text(report: Report, *, colour: bool = False) -> str:
+    """Write a table for people, then the coverage, the sources and the limits, in 80 columns."""
     titles, rows = table(report)
-    lines = [heading(report), "", *align([titles, *rows], left=len(label_titles(report)))]
-    lines += ["", *_coverage_lines(report.coverage)]
+    # What all rows have stands above them; a single row keeps its last label and its figures.
+    movable = len(titles if len(rows) > 1 else label_titles(report)[1:])
+    same = [place for place in range(movable) if len({row[place] for row in rows}) == 1 and titles[place] not in _FIXED]
+    above = [heading(report).replace("shares", "shares with 95 % intervals", 1)]
+    if same:
+        above.append("In all rows: " + ", ".join(f"{titles[place]} {rows[0][place]}" for place in same))
+    page = Console(file=StringIO(), width=PAGE_COLUMNS, force_terminal=colour, highlight=False)
+    with page.capture() as drawn:
+        page.print(_stacked(report, titles, rows, [place for place in range(len(titles)) if place not in same]))
+    below = [*_coverage_lines(report.coverage)]
     for title, texts in sections(report)[1:]:
         mark = "  - " if title == _LIMITS else "  "
-        lines += ["", title, *(f"{mark}{text}" for text in texts)]
-    return "\n".join(lines) + "\n"
+        below += ["", title, *(f"{mark}{text}" for text in texts)]
+    fill = textwrap.TextWrapper(PAGE_COLUMNS, subsequent_indent="    ", break_on_hyphens=False).fill
+    rows_in_lines = map(str.rstrip, drawn.get().rstrip().splitlines())
+    return "\n".join([*map(fill, above), "", *rows_in_lines, "", *map(fill, below), ""])
+
+
+def _stacked(report: Report, titles: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> Table:
+    """Lay out these columns, several below each other: a fall is red, the interval of a sure change bold."""
+    columns: list[list[int]] = []
+    for place, title in enumerate(titles):
+        if not columns or title in _TOPS:
+            columns.append([])
+        columns[-1] += [place] * (place in shown)
+    columns = list(filter(None, columns))
+    drawn = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    for _ in columns:
+        drawn.add_column(justify="right" if drawn.columns else "left", overflow="fold")
+    names = [[titles[place].removeprefix("95 % ") for place in column] for column in columns]
+    drawn.add_row(*(Text("\n".join(column)) for column in names), style="bold")
+    at = titles.index("difference") if "difference" in titles else 0
+    for row, cells in zip(report.rows, rows, strict=True):
+        change = row.difference or Estimate(0.0, 0.0, 0.0)
+        styles = {at: "red" * (change.value < 0), at + 1: "bold" * (change.low > 0 or change.high < 0)}
+        texts = [Text(cell.replace("% to ", " to "), styles.get(place, "")) for place, cell in enumerate(cells)]
+        drawn.add_row(*(Text("\n").join(texts[place] for place in column) for column in columns))
+        drawn.add_row()
+    return drawn
 
 
 def as_markdown(report: Report) -> str:

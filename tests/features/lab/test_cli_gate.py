@@ -1,0 +1,140 @@
+"""`tracejudge evaluate` as a gate for releases: exit codes 0, 1 and 3, a baseline, a summary."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli_parts import Ended, Run, labelled, words, write_lines
+
+from judges.agreement import pass_share
+
+FAIL_UNDER = "--fail-under"
+
+
+@pytest.fixture
+def judged(run: Run, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Evaluate a row for each letter: `y` passes, `n` fails, `-` gets no score."""
+
+    def evaluate(results: str, *options: object, **fields: str) -> Ended:
+        words_of = {"y": "yes", "n": "no"}
+        steps = [
+            {"text": json.dumps({"rationale": "So.", "result": words_of[name]})}
+            if name in words_of
+            else {"failure": "content_filter"}
+            for name in results or "y"
+        ]
+        script = write_lines("script.jsonl", steps)
+        model = {"provider": "scripted", "model": "m", "script": script, "max_in_flight": 1}
+        monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
+        rows = [labelled(None, trace_id=f"{number}", **fields) for number in range(len(results))]
+        return run("evaluate", write_lines("t.jsonl", rows), "--judge", "safety", *options)
+
+    return evaluate
+
+
+CASES = {
+    # results, --undecided, exit code
+    "surely above": ("y" * 60, None, 0),
+    "surely below": ("y" * 30 + "n" * 30, None, 1),
+    "undecided": ("y" * 55 + "n" * 5, None, 3),
+    "undecided passes": ("y" * 55 + "n" * 5, "pass", 0),
+    "undecided fails": ("y" * 55 + "n" * 5, "fail", 1),
+    "a judge that refuses the bad rows passes nothing": ("y" * 60 + "-" * 20, None, 3),
+    "and fails nothing": ("n" * 5 + "-" * 55, None, 3),
+    "few rows decide nothing": ("yyyyy", None, 3),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_exit_code_is_that_of_the_limits(judged: Any, case: str) -> None:
+    results, undecided, code = CASES[case]
+    options = () if undecided is None else ("--undecided", undecided)
+    ended = judged(results, FAIL_UNDER, "safety=0.9", *options)
+    assert ended.code == code, ended.out
+    share = pass_share([{"y": True, "n": False}.get(letter) for letter in results])
+    assert share is not None
+    assert f"{share.lowest:.1%} to {share.highest:.1%} with 95 % confidence" in words(ended.out)
+    assert ("a score may be either" in words(ended.out)) == ("-" in results)
+
+
+def test_an_undecided_gate_says_how_many_more_rows_would_decide(judged: Any) -> None:
+    document = judged("y" * 57 + "n" * 3, FAIL_UNDER, "safety=0.9", "--json").document
+    (finding,) = document["gate"]
+    assert finding["result"] == "undecided"
+    rows = 60 + finding["more_rows"]
+    # With so many of the same kind it decides, and with fewer it does not, up to the next twenty.
+    for count, decides in ((math.ceil(rows / 20) * 20, True), (rows // 20 * 20, False)):
+        share = pass_share([True, *([True] * 18), False] * (count // 20))
+        assert share is not None
+        assert (share.low > 0.9) is decides, count
+    assert "no number of such rows would decide" in words(judged("y" * 50 + "-" * 10, FAIL_UNDER, "safety=0.9").out)
+
+
+def test_rows_of_one_conversation_count_as_fewer(judged: Any) -> None:
+    results = "y" * 48 + "n" * 2
+    assert judged(results, FAIL_UNDER, "safety=0.85", "--json").document["gate"][0]["result"] == "pass"
+    together = judged(results, FAIL_UNDER, "safety=0.85", "--json", session_id="one").document["gate"][0]
+    assert (together["result"], together["limits"][0] < 0.85) == ("undecided", True)
+
+
+def test_a_baseline_fails_only_a_fall_that_is_sure(judged: Any) -> None:
+    assert judged("y" * 50 + "n" * 10, "--output", "before.jsonl").code == 0
+    before = ("--baseline", "before.jsonl", "--json")
+    cases = {
+        "y" * 50 + "n" * 10: (0, 0.0, {}),
+        "y" * 48 + "n" * 12: (0, -2 / 60, {"48": False, "49": False}),
+        "n" * 20 + "y" * 40: (0, -10 / 60, {f"{n}": n >= 50 for n in (*range(20), *range(50, 60))}),
+        "y" * 30 + "n" * 30: (1, -20 / 60, {f"{n}": False for n in range(30, 50)}),
+        "y" * 50 + "-" * 10: (0, 0.0, {}),
+    }
+    for results, (code, difference, changed) in cases.items():
+        ended = judged(results, *before)
+        (finding,) = ended.document["gate"]
+        assert (ended.code, finding["changed"]) == (code, changed), results
+        value, low, high = finding["difference"]
+        assert (low <= value <= high, finding["rows_before"]) == (True, 60 - results.count("-"))
+        assert value == pytest.approx(difference)
+        assert (high < 0) == (code == 1)
+    ended = judged("y" * 3, "--baseline", "before.jsonl")
+    assert "+0.0 points" in words(ended.out)
+
+
+def test_the_summary_is_markdown_for_a_pull_request(judged: Any) -> None:
+    assert judged("ny" * 20, "--output", "before.jsonl").code == 0
+    ended = judged("yn" * 20, FAIL_UNDER, "safety=0.9", "--baseline", "before.jsonl", "--summary", "s.md")
+    assert ended.code == 1
+    title, _, finding, *changed = Path("s.md").read_text(encoding="utf-8").splitlines()
+    assert title == "## Judged answers: failed"
+    assert finding.startswith("- safety: 50.0% of 40 rows passed, ")
+    assert "--fail-under 90.0%: fail; +0.0 points" in finding
+    assert changed[:2] == ["  - 0 passes, and failed before", "  - 1 fails, and passed before"]
+    assert len(changed) == 40
+
+
+def test_what_a_gate_cannot_use_is_refused_before_a_row_is_judged(run: Run, judged: Any) -> None:
+    assert judged("yy", "--output", "before.jsonl").code == 0
+    file = write_lines("rows.jsonl", [labelled(None)])
+    other = write_lines("other.jsonl", [{"no": "verdict"}])
+    for options, message in (
+        ((FAIL_UNDER, "safety"), "write a judge and a share between 0 and 1, as groundedness=0.9"),
+        ((FAIL_UNDER, "safety=90"), "write a judge and a share between 0 and 1"),
+        ((FAIL_UNDER, "safty=0.9"), "safty is no --judge that passes or fails rows"),
+        (("--baseline", other), "other.jsonl: line 1 is no verdict as `evaluate --output` writes them"),
+        (("--judge", "relevance", "--baseline", "before.jsonl"), "--baseline has no verdict of relevance, version"),
+        (("--summary", "absent/s.md"), "absent/s.md"),
+        (("--compare", file, "--summary", "s.md"), "nothing to gate: it is no --judge that passes"),
+        (("--undecided", "maybe"), "'maybe' is not one of"),
+    ):
+        ended = run("evaluate", file, "--judge", "safety", *options)
+        assert (ended.code, ended.out, message in words(ended.err)) == (2, "", True), (options, ended.err)
+    ended = judged("y", "--baseline", "before.jsonl")
+    Path("before.jsonl").write_text(Path("before.jsonl").read_text().replace('"trace_id":"', '"trace_id":"x'))
+    ended = judged("y", "--baseline", "before.jsonl")
+    assert (ended.code, "none of them was judged before" in words(ended.out)) == (0, True)
+
+
+def test_an_empty_file_gets_the_reason_alone(judged: Any) -> None:
+    ended = judged("", FAIL_UNDER, "safety=0.9")
+    assert (ended.code, ended.out, words(ended.err)) == (1, "", "nothing was scored: there was no trace")
