@@ -1,4 +1,4 @@
-"""Simulate what docs/statistics.md and docs/cascades.md claim, and write their tables.
+"""Simulate what docs/statistics.md and docs/reference/measured/cascades.md claim, and write their tables.
 
 Each scene prints one line: its figures, the goal, and whether it was met; exit code 1 if one was missed. The seeds are
 fixed. At full length, which takes about an hour and a half, the tables of the pages are written; `--brief` simulates

@@ -120,8 +120,8 @@ def test_it_says_what_is_not_told_yet_and_which_share_declines(served: Run, redi
         limit["code"]: limit["text"]
         for limit in served("report", "--by", "service", "--format", "json").document["limits"]
     }
-    assert limits["young_series"].startswith("shop safety safety: drops below 10 points are not told yet")
-    assert "bot safety safety: the share falls by 0.9 points a week" in limits["slow_decline"]
+    assert limits["young_series"].startswith("shop safety: drops below 10 points are not told yet")
+    assert "bot safety: the share falls by 0.9 points a week" in limits["slow_decline"]
 
 
 def test_the_newest_verdict_is_told_to_the_minute_or_by_its_hour(served: Run, redis_url: str, prefix: str) -> None:

@@ -104,7 +104,7 @@ def from_drawn(strata: Sequence[Stratum], effective: float) -> Corrected:
     """Return the share corrected by labels drawn from the traffic, for a judge that says yes or no.
 
     Post-stratification by verdict and label probability; it equals PPI++ (Angelopoulos, Duchi and Zrnic, arXiv
-    2311.01453) with the best λ. Wilson's limits of each stratum combine as in intervals.pass_share; the last term is
+    2311.01453) with the best λ. Wilson's limits of each stratum combine as in `shares`; the last term is
     the error of the strata's sizes. ``effective`` is the effective number of judged traces. ``CorrectionRefusedError``
     if strata of more than 5 % of the traffic have no labels, or the labels' verdicts are not the traffic's.
     """

@@ -192,6 +192,12 @@ class Point(Struct, frozen=True):
     judgements: int
 
 
+def name_of(labels: Mapping[str, str]) -> str:
+    """Return the values of labels, for sentences; the only metric of a judge is named once."""
+    values = [value for key, value in labels.items() if value and key != "metric"]
+    return " ".join(values if labels["metric"] == labels.get("judge") else [*values, labels["metric"]])
+
+
 class Row(Struct, frozen=True, kw_only=True):
     """The figures of one metric of one judge."""
 
@@ -218,9 +224,7 @@ class Row(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The values of the labels, for sentences."""
-        values = [value for key, value in self.labels.items() if value and key != "metric"]
-        metric = self.labels["metric"]
-        return " ".join(values if metric == self.labels["judge"] else [*values, metric])
+        return name_of(self.labels)
 
 
 class Coverage(Struct, frozen=True, kw_only=True):

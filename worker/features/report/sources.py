@@ -42,6 +42,7 @@ from worker.features.report.figures import (
     Period,
     Scope,
     Sources,
+    name_of,
     oldest_bucket,
     time_of,
     written,
@@ -216,7 +217,7 @@ def corrected_shares(
     busy = Counter(part.labels for part in parts if any(bucket.begins_at in scope.period for bucket in part.buckets))
     for each, results in corrections(store, series, *scope.period).items():
         labels = _labels(scope, each)
-        name = " ".join(value for _, value in labels if value)
+        name = name_of(dict(labels))
         for result in results:
             if busy[labels] > 1:
                 # Labels correct the errors of one version of a judge in one service.
@@ -329,7 +330,7 @@ def _monitor_limits(store: Store, scope: Scope, series: Sequence[Series], parts:
         detector = detectors[each.id]
         if not any(bucket.begins_at in scope.period for bucket in part.buckets):
             continue
-        name = " ".join(value for _, value in part.labels if value)
+        name = name_of(dict(part.labels))
         if detector.norm is not None and (untold := detector.norm.untold):
             yield Limit("young_series", f"{name}: {untold}, since there are less than 14 days of verdicts")
         if detector.decline is not None:
