@@ -305,6 +305,7 @@ MAY_LOAD: Mapping[str, Sequence[str]] = {
         ("invalid", "labels", "plan", "publish", "replay", "report", "search", "show", "tail", "up", "failures"), REDIS
     ),
     "mcp": (*REDIS, "starlette", "uvicorn"),
+    "help": ("rich",),
 }
 """The packages that `tracejudge COMMAND --help` may load: those that the command uses whatever the configuration."""
 RUNS: Mapping[str, Sequence[str]] = {

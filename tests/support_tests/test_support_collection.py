@@ -42,6 +42,7 @@ WHOLLY_SLOW = {
     "faults/test_quality_kills.py",
     "faults/test_redis_restarts.py",
     "faults/test_repeat_kills.py",
+    "faults/test_sample_kills.py",
     "faults/test_session_kills.py",
     "faults/test_soak.py",
     "faults/test_upgrade.py",
