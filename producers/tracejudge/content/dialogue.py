@@ -245,6 +245,9 @@ def _without_holders(fields: dict[str, Any]) -> dict[str, Any]:
     prompt: Any = fields.get("prompt")
     if is_a(prompt, dict) and is_a(prompt.get("raw"), str):  # of promptfoo, with a label
         fields["prompt"] = prompt["raw"]
+    response: Any = fields.get("response")
+    if "vars" in fields and is_a(response, dict) and "output" in response:  # of promptfoo, with counts
+        fields["response"] = response["output"]
     has_question = any(field_of(name) == "input" for name in fields if type(name) is str and name not in HOLDERS)
     for name in sorted(HOLDERS.intersection(fields)):
         record = fields[name]

@@ -116,9 +116,11 @@ class DocumentReader:
         return True
 
 
-def documents_of(value: object) -> tuple[Document, ...]:
-    """Read a list of documents or the result of a search, given as a structure or as JSON; else none."""
+def documents_of(value: object, *, reads_text: bool = False) -> tuple[Document, ...]:
+    """Read a list of documents or the result of a search, given as a structure or as JSON, or one text; else none."""
     structure = decoded(value)
+    if structure is None and reads_text and (text := text_of(value)) is not None:
+        return (Document(text),)
     mapping = mapping_of(structure)
     if mapping is not None:
         structure = None if _results_in(mapping) is None else mapping

@@ -62,7 +62,8 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
 
     Attributes:
         name: Of the dialect.
-        prefixes: A span of this dialect has an attribute or an event whose name begins with one of these.
+        prefixes: A span of this dialect has an attribute or an event whose name begins with one of these, or is one
+            with a `$` at its end.
         kinds: Attributes with their values in any case, and the kind of span that each means; `*` is any value.
         calls: A span with one of these is a call of a model, unless its kind is named.
         events: Names of events, and what they hold: one of ``EVENT_WAYS``.

@@ -19,9 +19,12 @@ from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
 _COMPOSED: Final = frozenset({Role.AGENT, Role.CHAIN})
 _MAX_OPERATIONS: Final = 64
 # How a text begins that is a call or a structure, as an instrumentation wrote it.
-_RECORD: Final = re.compile(r"\s*([\[{(]|\w+ ?[=(])")
+_RECORD: Final = re.compile(r"""\s*([\[{]|\(['"]|\w+ ?[=(])""")
+_MAX_QUOTED: Final = 200
 _FINAL: Final = frozenset({names.FINAL_RESULT, "final_answer"})
 """Tools by which a model gives its answer: of Pydantic AI and of smolagents."""
+_CHECKED: Final = "Successfully validated "
+"""How the result of a tool begins that Strands has check a typed result."""
 _OWN_ANSWERS: Final = frozenset({Role.AGENT, Role.TOOL, Role.RETRIEVER, Role.RERANKER})
 
 
@@ -100,9 +103,12 @@ class TraceSteps:
         query = last.reading.input.query or ""
         for operation, call in reversed(earlier):
             asked, answer = operation.reading.input.query, operation.reading.output.text
-            is_quoted = asked is not None and asked != query and asked in query
-            # Of an agent the question alone: only a model's call may be a step towards a later answer.
-            if is_quoted and (operation.is_composed or (answer is not None and answer[:200] in query)):
+            if asked is None or asked == query or not _stands(asked, query):
+                continue
+            # Of an agent the question alone, for a call outside of any: a model's call may be a step towards a later
+            # answer, and what an agent is asked later may be the user's next question.
+            is_alone = operation.is_composed and not last.is_composed and _stands(asked, query, r"(?:^|[\"'`:>\n]\s*)")
+            if is_alone or (answer and _stands(answer[:_MAX_QUOTED], query.replace(asked, "\n"))):
                 return call
         return answering
 
@@ -175,9 +181,7 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
         for step in steps.of_role(Role.TOOL)
         if (done := step.reading.tool) is not None
         # Two instrumentations may write a span of the same call.
-        and not any(
-            above.reading.tool is not None and above.reading.tool.name == done.name for above in steps.above(step)
-        )
+        and not any((outer := above.reading.tool) is not None and _is_same(outer, done) for above in steps.above(step))
     ]
     # The id decides, then the arguments, since some give a call another id than the model did; then the name and the
     # order, since some write arguments in a form of their own.
@@ -233,6 +237,13 @@ def _has_same_arguments(requested: Call, done: Call) -> bool:
     return requested.name == done.name and requested.arguments == done.arguments
 
 
+def _is_same(outer: Call, inner: Call) -> bool:
+    """Return whether the span of a call within one of the same tool is of that call: a tool may call itself."""
+    one, two = (call.arguments if isinstance(call.arguments, dict) else {} for call in (outer, inner))
+    differs = any(str(one[name]) != str(two[name]) for name in one.keys() & two.keys())
+    return outer.name == inner.name and not differs
+
+
 def _has_same_name(requested: Call, done: Call) -> bool:
     has_ids = done.id is not None and requested.id is not None
     return requested.name == done.name and (not has_ids or done.arguments is None)
@@ -244,6 +255,8 @@ def _is_answer(call: Call, output: str | None, *, is_open: bool) -> bool:
     arguments = [call.arguments]
     if isinstance(call.arguments, dict) and len(call.arguments) == 1:
         arguments += call.arguments.values()
+    result = structure_of(call.result)
+    is_open = is_open and (result in (None, "", structure) or str(result).startswith(_CHECKED))
     may_answer = call.name in _FINAL or (isinstance(structure, dict) and is_open)
     return may_answer and bool(output) and structure in arguments
 
@@ -369,7 +382,7 @@ def _output(sources: list[Step]) -> tuple[str | None, Step]:
         if output.field is not None:
             return (output.field if output.field in texts else _json(output.raw)), step
     for step in sources:
-        if step.reading.output.raw is not None:
+        if step.reading.output.raw is not None and not isinstance(step.reading.output.raw, str):
             return _json(step.reading.output.raw), step
     for step in sources:
         result = next((call for call in step.reading.output.calls if call.name == names.FINAL_RESULT), None)
@@ -381,6 +394,12 @@ def _output(sources: list[Step]) -> tuple[str | None, Step]:
 def _returns_error(step: Step, errors: list[str]) -> bool:
     text = step.reading.output.text or step.reading.output.field
     return step.reading.error is not None and text is not None and any(text in error for error in errors)
+
+
+def _stands(text: str, within: str, before: str = r"(?<!\w)") -> bool:
+    """Return whether a text stands within another one as a part of its own, which does not go on behind it."""
+    after = "" if len(text) == _MAX_QUOTED else r"(?:(?<=[.?!])|[ \t]*(?:[^\w\s]|\n|$))"
+    return re.search(f"{before}{re.escape(text)}{after}", within) is not None
 
 
 def _first_question(steps: TraceSteps, request: Step | None) -> str | None:
@@ -395,14 +414,16 @@ def _query(sources: list[Step], asked: str | None) -> str | None:
     # Where an input is the record of a call that contains the question of the first call of a model, that is the query.
     for step in sources:
         query, raw = step.reading.input.query, step.reading.input.raw
-        record = _json(raw) if query is None and raw is not None else query or ""
+        record = raw if isinstance(raw, str) else _json(raw) if query is None and raw is not None else query or ""
         is_record = step.is_composed and (query is None or _RECORD.match(query) is not None)
-        if asked and is_record and any(form in record for form in (asked, _json(asked)[1:-1], repr(asked)[1:-1])):
+        forms = (asked, _json(asked)[1:-1], repr(asked)[1:-1]) if asked and is_record else ()
+        if any(f"{mark}{form}{mark}" in record for form in forms for mark in "\"'"):
             return asked
         if query is not None:
             return query
-    raw = next((step.reading.input.raw for step in sources if step.reading.input.raw is not None), None)
-    return None if raw is None else _json(raw)
+    # Neither JSON that was cut off nor the messages of a call that no table can read.
+    raws = [step.reading.input.raw for step in sources if step.is_composed]
+    return next((_json(raw) for raw in raws if raw is not None and not isinstance(raw, str)), None)
 
 
 def _usage(steps: TraceSteps, request: Step | None, call: Step | None) -> Usage | None:

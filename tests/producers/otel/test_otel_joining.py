@@ -466,7 +466,7 @@ def test_session_and_user_may_stand_on_any_span() -> None:
 def test_session_and_user_of_every_convention() -> None:
     metadata = {"session_id": ("session_id", "conversation_id", "threadId"), "user_id": ("user_id", "userId", "user")}
     conventions = [
-        (field, {key: "visit"})
+        (field, {key.partition(" ~ ")[0]: "visit"})
         for field in ("session_id", "user_id")
         for table in builtin().tables
         for key in getattr(table, field)
