@@ -313,7 +313,7 @@ class _Plan:
             # What a reranker is given is no conversation.
             is_read = role is not Role.RERANKER or way != "messages"
             content = _read_input(path, way, values, instructions) if is_read else None
-            if content is None or (role in _COMPOSED and content.query is not None and has_object(content.query)):
+            if content is None or (role in _COMPOSED and has_object(content.query)):
                 continue
             if not isinstance(content.raw, str):
                 return content

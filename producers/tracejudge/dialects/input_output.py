@@ -74,6 +74,7 @@ _TRUNCATED: Final = re.compile(r"\s*(\[\s*\{|\{\s*\")")
 
 # An object that an instrumentation wrote by its representation: neither query nor answer.
 _OBJECT: Final = re.compile(r"""(?:\{"\w+": ")?(?:<?[A-Z]\w*\(\w+=|<\w[\w.]* object)""")
+_WRITTEN: Final = re.compile(r"[\[({<]|\w+ ?[=(]")
 _ADDRESS: Final = re.compile(r"<\w[^<>]{0,200} at 0x[0-9a-fA-F]{4,}|^<\w[\w.]* object>?$")
 
 
@@ -143,9 +144,9 @@ def arguments_of(structure: object) -> object:
     return by_name(structure)
 
 
-def has_object(text: str) -> bool:
+def has_object(value: object) -> bool:
     """Return whether an instrumentation may have written an object within a text, by its representation."""
-    return (_OBJECT.match(text) or _ADDRESS.search(text)) is not None
+    return isinstance(value, str) and (is_object(value) or _ADDRESS.search(value) is not None)
 
 
 def is_object(value: JSONValue) -> bool:
@@ -179,8 +180,12 @@ def _raw(structure: object) -> JSONValue:
 
 def _without_objects(value: JSONValue) -> JSONValue:
     if isinstance(value, dict):
-        return {key: _without_objects(item) for key, item in value.items() if not is_object(item)}
-    return [_without_objects(item) for item in value if not is_object(item)] if isinstance(value, list) else value
+        return {key: _without_objects(item) for key, item in value.items() if not _is_written(item)}
+    return [_without_objects(item) for item in value if not _is_written(item)] if isinstance(value, list) else value
+
+
+def _is_written(value: JSONValue) -> bool:
+    return isinstance(value, str) and _WRITTEN.match(value) is not None and _ADDRESS.search(value) is not None
 
 
 def _is_empty(value: JSONValue) -> bool:
@@ -208,7 +213,7 @@ def _find_query(value: object, depth: int = 0, *, is_option: bool = False) -> st
     if chats := conversation(mapping.get("messages")):
         return input_from_messages(chats)
     if (text := first_text(mapping, _QUERY_KEYS)) is not None:
-        return text
+        return None if is_object(text) else text
     for key in _INPUT_WRAPPINGS:
         is_beside = key == "kwargs" and not _is_empty(plain(mapping.get("args")))
         inner = _find_query(mapping[key], depth + 1, is_option=is_beside) if key in mapping else None
