@@ -27,19 +27,8 @@ LISTS: Final = (
 )
 """Names of the list in the result of a search."""
 _HOLDERS: Final = (
-    *(
-        "node",
-        "document",
-        "payload",
-        "entity",
-        "_source",
-        "fields",
-        "properties",
-        "_additional",
-        "metadata",
-        "meta",
-        "kwargs",
-    ),
+    *("node", "document", "payload", "entity", "_source", "fields", "properties", "_additional", "metadata"),
+    *("meta", "kwargs"),
 )
 _PAYLOADS: Final = ("payload", "properties", "fields", "_source", "entity")
 """Of the holders those with the columns of the service's own data."""
@@ -106,8 +95,8 @@ class DocumentReader:
         if any(is_list(text) for text in texts):
             columns = [[item for cell in column for item in (cell if is_list(cell) else [cell])] for column in columns]
         for place in range(len(columns[0])):
-            text, given_id, metadata, distance = (column[place] if place < len(column) else None for column in columns)
-            record = {"text": text, "id": given_id, "metadata": metadata, "distance": distance}
+            text, column_id, metadata, distance = (column[place] if place < len(column) else None for column in columns)
+            record = {"text": text, "id": column_id, "metadata": metadata, "distance": distance}
             document = document_of(record)
             if document is None:
                 self.without_text.append(type(text))

@@ -23,7 +23,7 @@ from tracejudge.dialects.messages import (
     tool_result,
 )
 from tracejudge.dialects.names import Call, RawSpan, Reading, Role, SpanInput, SpanOutput, error_of
-from tracejudge.dialects.table import Path, Table
+from tracejudge.dialects.table import Path, Table, path_of
 from tracejudge.dialects.values import (
     clean,
     count_of,
@@ -168,7 +168,7 @@ def _id_of(value: object) -> str | None:
     return _text_of(str(value) if type(value) is int else value)
 
 
-def _given(value: object) -> Any:
+def _unless_empty(value: object) -> Any:
     return None if value == "" else value
 
 
@@ -227,7 +227,7 @@ def _read_output(path: Path, way: str, values: _Values) -> SpanOutput | None:
         messages = _flattened(value, "assistant") if path.is_flat else None if way == "value" else conversation(value)
         output_of = output_from_messages if way == "choices" else output_from_last_message
         output = output_from_value(value) if messages is None else output_of(messages)
-    return output if output or path.is_flat else None
+    return output if output != SpanOutput() or path.is_flat else None
 
 
 class _Plan:
@@ -241,7 +241,7 @@ class _Plan:
             return shape is None or path.name in shape or path.is_event or path.is_flat or not path.name
 
         def ways_of(ways: Mapping[str, _Way]) -> list[tuple[Path, _Way]]:
-            return [(path, way) for text, way in ways.items() if is_possible(path := Path(text))]
+            return [(path, way) for text, way in ways.items() if is_possible(path := path_of(text))]
 
         self.tables = tables
         self._is_common = all(table.prefixes == ("",) for table in tables)
@@ -279,9 +279,9 @@ class _Plan:
         # The model and the id in an output are those of the call of a model.
         is_call = role is Role.LLM
         model = values.first((path for path in paths["model"] if is_call or not path.is_output), _text_of)
-        if role is None and values.first(paths["calls"], _given) is not None:
+        if role is None and values.first(paths["calls"], _unless_empty) is not None:
             # Operations may have any name; one with the answer of a model is a call.
-            is_named = values.first((path for path, _ in self._kinds if path.name), _given) is not None
+            is_named = values.first((path for path, _ in self._kinds if path.name), _unless_empty) is not None
             role = Role.LLM if not is_named or (model is not None and output) else None
         if role is Role.LLM and output.field is not None:
             output = SpanOutput(output.field, calls=output.calls)  # beside what describes the response
@@ -292,7 +292,7 @@ class _Plan:
             input=self._input(values, role),
             output=output,
             documents=self._documents(values, role),
-            reranked=documents_of(values.first(paths["reranked"], _given)) if role is Role.RERANKER else (),
+            reranked=documents_of(values.first(paths["reranked"], _unless_empty)) if role is Role.RERANKER else (),
             tool=self._tool(values) if role is Role.TOOL else None,
             tools=tuple(values.first(paths["tools"], tool_definitions) or ()),
             model=model,
@@ -307,7 +307,7 @@ class _Plan:
         )
 
     def _input(self, values: _Values, role: Role | None) -> SpanInput:
-        instructions = values.first(self._paths["instructions"], _given)
+        instructions = values.first(self._paths["instructions"], _unless_empty)
         cut = SpanInput()
         for path, way in self._inputs:
             # What a reranker is given is no conversation.
@@ -331,11 +331,11 @@ class _Plan:
                     output = replace(output, calls=(*output.calls, *beside.calls)) if output else beside or None
                 elif output is None and (role is not Role.RERANKER or way not in {"messages", "choices"}):
                     output = _read_output(path, way, values)
-                    if output is not None and role is not Role.LLM and is_object(output.text):
+                    if output is not None and role in _COMPOSED and is_object(output.text):
                         output = None
-            if output and not isinstance(output.raw, str):
+            if output:
                 return output
-            cut = cut or output or cut
+            cut = output if output is not None and cut.raw is None else cut
         return cut
 
     def _documents(self, values: _Values, role: Role | None) -> tuple[Document, ...]:
@@ -350,7 +350,7 @@ class _Plan:
             if not documents or [document.text for document in listed] == [document.text for document in documents]:
                 documents = listed
         if role is Role.TOOL and not documents and any(values.get(path) == kind for path, kind in self._searching):
-            documents = documents_of(values.first(self._paths["tool.result"], _given))
+            documents = documents_of(values.first(self._paths["tool.result"], _unless_empty))
         return documents
 
     def _role(self, values: _Values) -> Role | None:
@@ -372,8 +372,8 @@ class _Plan:
         name = values.first(paths["tool.name"], _text_of)
         if name is None:
             return None
-        arguments = arguments_of(structure_of(values.first(paths["tool.arguments"], _given)))
-        result = _result(values.first(paths["tool.result"], _given))
+        arguments = arguments_of(structure_of(values.first(paths["tool.arguments"], _unless_empty)))
+        result = _result(values.first(paths["tool.result"], _unless_empty))
         return Call(name, plain(arguments), values.first(paths["tool.id"], _text_of), plain(result))
 
 

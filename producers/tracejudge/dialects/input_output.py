@@ -22,46 +22,18 @@ _INPUT_WRAPPINGS: Final = ("inputs", "kwargs", "args", "input", "data")
 _OUTPUT_WRAPPINGS: Final = ("outputs", "output", "return_values", "result", "response")
 _COMPANIONS: Final = frozenset(
     {
-        *(
-            "input",
-            "inputs",
-            "query",
-            "question",
-            "context",
-            "contexts",
-            "documents",
-            "source_documents",
-            "source_nodes",
-        ),
-        *(
-            "sources",
-            "messages",
-            "chat_history",
-            "history",
-            "intermediate_steps",
-            "metadata",
-            "usage",
-            "usage_metadata",
-        ),
-        *("response_metadata", "additional_kwargs", "llm_output", "kwargs", "args", "tags", "run", "callbacks"),
+        *("input", "inputs", "query", "question", "context", "contexts", "documents", "source_documents"),
+        *("source_nodes", "sources", "messages", "chat_history", "history", "intermediate_steps", "metadata"),
+        *("usage", "usage_metadata", "response_metadata", "additional_kwargs", "llm_output", "kwargs", "args"),
+        *("tags", "run", "callbacks"),
     }
 )
 """What is returned beside an answer without being part of it; beside other values an answer is part of a record."""
 _BOOKKEEPING: Final = frozenset(
     {
         *("name", "run_name", "run_type", "run_id", "parent_run_id", "id", "type", "role", "tag", "tags", "version"),
-        *(
-            "thread_id",
-            "session_id",
-            "conversation_id",
-            "user_id",
-            "trace_id",
-            "span_id",
-            "model",
-            "model_name",
-            "path",
-        ),
-        *("source", "status", "config", "langgraph_node", "checkpoint_ns"),
+        *("thread_id", "session_id", "conversation_id", "user_id", "trace_id", "span_id", "model", "model_name"),
+        *("path", "source", "status", "config", "langgraph_node", "checkpoint_ns"),
     }
 )
 """Names of texts that describe a call: such a text is no query, even if it is the only one."""

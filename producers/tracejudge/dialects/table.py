@@ -15,7 +15,7 @@ and may end with ` ~ PATTERN`: the first group of the regular expression is take
 
 import re
 from collections.abc import Container, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -50,6 +50,7 @@ class Path:
         self.is_plain = source == name and mime is None and pattern is None
 
 
+path_of: Final = cache(Path)
 Paths = tuple[str, ...]
 _PARTS: Final = (
     *("calls", "instructions", "tools", "documents", "reranked", "model", "provider", "response_id"),

@@ -19,12 +19,7 @@ from tracejudge.model import JSONValue, Tool, Trace
 _MAX_TOOLS: Final = 1_000
 _MAX_TOOL_DEPTH: Final = 4
 _SCHEMAS: Final = (
-    "parameters",
-    "input_schema",
-    "inputSchema",
-    "parameters_json_schema",
-    "parametersJsonSchema",
-    "args",
+    *("parameters", "input_schema", "inputSchema", "parameters_json_schema", "parametersJsonSchema", "args"),
 )
 # Keys under which a definition, or a list of them, stands within another object.
 _WRAPPERS: Final = ("function", "toolSpec", "tool", "json_schema", "function_declarations", "functionDeclarations")

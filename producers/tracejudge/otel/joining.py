@@ -199,8 +199,8 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
     calls |= {f"span {step.span.span_id}": replace(done, error=step.reading.error) for step, done in executed}
     published: list[ToolCall] = []
     for key, call in calls.items():
-        told = results.get(call.id or "")
-        result = call.result if call.result is not None or told is None else told.result
+        passed = results.get(call.id or "")
+        result = call.result if call.result is not None or passed is None else passed.result
         # A tool that checks a typed result is the last one.
         if not _is_answer(call, output, is_open=key in open_calls or key == next(reversed(calls))):
             published.append(ToolCall(call.name, call.arguments, result, call.error))
@@ -208,7 +208,7 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
 
 
 def _requested_calls(steps: TraceSteps) -> tuple[dict[str, Call], dict[str, ToolResult]]:
-    """Return the calls that models requested, each once, and the results that they were told, by id."""
+    """Return the calls that models requested, each once, and the results that were passed to them, by id."""
     seen: set[str] = set()  # ids, and names with arguments
     calls: dict[str, Call] = {}
     results: dict[str, ToolResult] = {}
@@ -288,7 +288,7 @@ def _outputs(reading: Reading) -> JSONValue:
     if reading.tool is not None:
         return reading.error if reading.tool.result is None else reading.tool.result
     if reading.role in {Role.RETRIEVER, Role.RERANKER}:
-        return [_given(asdict(document)) for document in reading.documents] or reading.error
+        return [_without_empty(asdict(document)) for document in reading.documents] or reading.error
     if reading.output.text is not None:
         return reading.output.text
     if reading.output.calls:
@@ -296,7 +296,7 @@ def _outputs(reading: Reading) -> JSONValue:
     return reading.error if reading.output.raw is None else reading.output.raw
 
 
-def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, [])}
 
 
@@ -321,7 +321,7 @@ def join(group: SpanGroup, dialects: Dialects | None = None) -> dict[str, Any] |
     ordered = sorted(steps.steps, key=lambda step: step.span.started_at or 0.0)
     # A field that any span may have: the outermost span first, since libraries make ids of their own, then all others.
     around = [*reversed(list(steps.above(sources[-1]))), *requests, *reversed(calls), *steps.steps]
-    return _given(
+    return _without_empty(
         {
             "trace_id": judged.span.trace_id,
             "span_id": judged.span.span_id,
@@ -382,7 +382,7 @@ def _output(sources: list[Step]) -> tuple[str | None, Step]:
         if output.field is not None:
             return (output.field if output.field in texts else _json(output.raw)), step
     for step in sources:
-        if step.reading.output.raw is not None and not isinstance(step.reading.output.raw, str):
+        if step.reading.output and step.reading.output.raw is not None:
             return _json(step.reading.output.raw), step
     for step in sources:
         result = next((call for call in step.reading.output.calls if call.name == names.FINAL_RESULT), None)

@@ -89,6 +89,7 @@ CHAIN = {"openinference.span.kind": "CHAIN", "output.mime_type": "application/js
         pytest.param((root(),), id="only_a_request"),
         pytest.param((root(), retrieval("search", "root", 1, "a")), id="only_a_search"),
         pytest.param((), id="nothing"),
+        pytest.param((step("index", attributes={**CHAIN, "output.value": '{"a": "A pa'}),), id="json_that_was_cut"),
         pytest.param((agent("agent", None, 5, "x", ""),), id="an_agent_that_said_nothing"),
         pytest.param((step("a", attributes={"gen_ai.operation.name": "embeddings"}),), id="embeddings"),
         pytest.param(
