@@ -280,9 +280,9 @@ class _Plan:
         is_call = role is Role.LLM
         model = values.first((path for path in paths["model"] if is_call or not path.is_output), _text_of)
         if role is None and values.first(paths["calls"], _unless_empty) is not None:
-            # Operations may have any name; one with the answer of a model is a call.
+            # Operations may have any name; one with the answer of a model, or its failure, is a call.
             is_named = values.first((path for path, _ in self._kinds if path.name), _unless_empty) is not None
-            role = Role.LLM if not is_named or (model is not None and output) else None
+            role = Role.LLM if not is_named or (model is not None and (output or error)) else None
         if role is Role.LLM and output.field is not None:
             output = SpanOutput(output.field, calls=output.calls)  # beside what describes the response
         provider = (values.first(paths["provider"], _text_of) or "").lower()

@@ -358,7 +358,7 @@ def _history(nearest_first: list[Step], query: str | None) -> list[Message]:
     turns_of: list[list[Message]] = []
     for step in nearest_first:
         messages = [*step.reading.input.history]
-        if query is None or query not in (step.reading.input.query or ""):
+        if query is None or not _stands(query, step.reading.input.query or ""):
             # A later call of an agent may have the query among the messages before: the last one that is the same.
             # Within the call's own query, as in the prompts of CrewAI, it is asked there, and those before are others.
             places = [place for place, turn in enumerate(messages) if (turn.role, turn.content) == ("user", query)]
@@ -421,9 +421,14 @@ def _query(sources: list[Step], asked: str | None) -> str | None:
             return asked
         if query is not None:
             return query
-    # Neither JSON that was cut off nor the messages of a call that no table can read.
-    raws = [step.reading.input.raw for step in sources if step.is_composed]
-    return next((_json(raw) for raw in raws if raw is not None and not isinstance(raw, str)), None)
+    raws = (step.reading.input.raw for step in sources)
+    return next((_json(raw) for raw in raws if raw is not None and not _is_unreadable(raw)), None)
+
+
+def _is_unreadable(raw: JSONValue) -> bool:
+    """Return whether an input is JSON that was cut off, or messages of a form that is not known."""
+    items = raw.get("messages") if isinstance(raw, dict) else raw
+    return isinstance(raw, str) or (isinstance(items, list) and any(isinstance(item, dict) for item in items))
 
 
 def _usage(steps: TraceSteps, request: Step | None, call: Step | None) -> Usage | None:

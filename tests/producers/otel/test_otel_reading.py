@@ -16,9 +16,11 @@ PARCEL: Final = "Where is my parcel?"
 
 
 def test_a_failed_call_with_an_exception_is_a_trace() -> None:
-    attributes = {"gen_ai.prompt": "[{role:user…}]", "gen_ai.request.model": "m"}
     event = RawEvent("exception", {"exception.type": "TimeoutError"})
-    assert joined(step("call", status="error", attributes=attributes, events=(event,)))["error"] == "TimeoutError"
+    for beside in ({}, {"gen_ai.operation.name": "ask"}):
+        attributes = {"gen_ai.prompt": "[{role:user…}]", "gen_ai.request.model": "m", **beside}
+        failed = step("call", status="error", attributes=attributes, events=(event,))
+        assert joined(failed)["error"] == "TimeoutError", beside
 
 
 def test_the_last_turn_is_judged_unless_it_is_about_the_one_before() -> None:
@@ -102,7 +104,8 @@ def test_content_is_not_hidden_and_does_not_vanish() -> None:
         )
         assert (join(SpanGroup(None, spans), dialects) or {})["context"] == [Document("A page.")], name
     unknown = [{"who": "user", "said": PARCEL}]
-    for value, raw in ((json.dumps(unknown), unknown), ('[{"role": "us', '[{"role": "us')):
+    held = {"messages": unknown}
+    for value, raw in ((json.dumps(unknown), unknown), (json.dumps(held), held), ('[{"role": "us', '[{"role": "us')):
         attributes = {"acme.kind": "call", "acme.asked": value, "acme.said": "Yes."}
         fields = join(SpanGroup(None, (step("call", attributes=attributes),)), dialects) or {}
         assert ("input" in fields, fields["spans"][0].inputs) == (False, raw), value
