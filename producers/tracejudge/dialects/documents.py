@@ -5,6 +5,7 @@ of LangChain, LlamaIndex, Chroma, Qdrant, Pinecone, Weaviate, Elasticsearch, Mil
 has no text is left out, never replaced by a mark: a judge would take that for a document.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -42,6 +43,7 @@ _MAX_DEPTH: Final = 4
 _MAX_VIEWS: Final = 24
 _PAIR: Final = 2
 _MAX_ID_BITS: Final = 256
+_NO_TEXT: Final = re.compile(r"\s*([\[{]|null$|$)")  # JSON that was cut off, or none
 
 
 class DocumentReader:
@@ -108,7 +110,7 @@ class DocumentReader:
 def documents_of(value: object, *, reads_text: bool = False) -> tuple[Document, ...]:
     """Read a list of documents or the result of a search, given as a structure or as JSON, or one text; else none."""
     structure = decoded(value)
-    if structure is None and reads_text and (text := text_of(value)) is not None:
+    if structure is None and reads_text and (text := text_of(value)) and not _NO_TEXT.match(text):
         return (Document(text),)
     mapping = mapping_of(structure)
     if mapping is not None:

@@ -75,7 +75,7 @@ def output_from_value(value: object, *, is_beside: bool = False) -> SpanOutput:
     structure = structure_of(value)
     if isinstance(structure, str):
         return SpanOutput(raw=structure) if _is_cut(structure) else SpanOutput(text=text_of(structure))
-    if is_list(structure) and all(isinstance(item, str) and _OBJECT.match(item) for item in structure):
+    if is_list(structure) and all(map(is_object, structure)):
         return SpanOutput()
     mapping = mapping_of(structure) or {}
     wrapped = mapping.keys() - {"kwargs", "tags", "metadata"}
@@ -121,7 +121,7 @@ def has_object(value: object) -> bool:
     return isinstance(value, str) and (is_object(value) or _ADDRESS.search(value) is not None)
 
 
-def is_object(value: JSONValue) -> bool:
+def is_object(value: object) -> bool:
     """Return whether a value is nothing but an object's representation."""
     is_begun = isinstance(value, str) and (_OBJECT.match(value) or _ADDRESS.match(value))
     return bool(is_begun) and str(value).rstrip().endswith((")", ">", '"}', "..."))  # which may be cut

@@ -20,7 +20,11 @@ _COMPOSED: Final = frozenset({Role.AGENT, Role.CHAIN})
 _MAX_OPERATIONS: Final = 64
 # How a text begins that is a call or a structure, as an instrumentation wrote it.
 _RECORD: Final = re.compile(r"""\s*([\[{]|\(['"]|\w+ ?[=(])""")
+_WORD_BEGIN: Final = re.compile(r"(?:^|\W)$")
+_PART_BEGIN: Final = re.compile(r"(?:^|[\"'`:>\n])\s*$")
+_PART_END: Final = re.compile(r"(?<=[.?!])|[ \t]*(?:[^\w\s]|\n|$)")
 _MAX_QUOTED: Final = 200
+_MAX_PLACES: Final = 100
 _FINAL: Final = frozenset({names.FINAL_RESULT, "final_answer"})
 """Tools by which a model gives its answer: of Pydantic AI and of smolagents."""
 _CHECKED: Final = "Successfully validated "
@@ -107,7 +111,7 @@ class TraceSteps:
                 continue
             # Of an agent the question alone, for a call outside of any: a model's call may be a step towards a later
             # answer, and what an agent is asked later may be the user's next question.
-            is_alone = operation.is_composed and not last.is_composed and _stands(asked, query, r"(?:^|[\"'`:>\n]\s*)")
+            is_alone = operation.is_composed and not last.is_composed and _stands(asked, query, _PART_BEGIN)
             if is_alone or (answer and _stands(answer[:_MAX_QUOTED], query.replace(asked, "\n"))):
                 return call
         return answering
@@ -396,10 +400,17 @@ def _returns_error(step: Step, errors: list[str]) -> bool:
     return step.reading.error is not None and text is not None and any(text in error for error in errors)
 
 
-def _stands(text: str, within: str, before: str = r"(?<!\w)") -> bool:
+def _stands(text: str, within: str, begin: re.Pattern[str] = _WORD_BEGIN) -> bool:
     """Return whether a text stands within another one as a part of its own, which does not go on behind it."""
-    after = "" if len(text) == _MAX_QUOTED else r"(?:(?<=[.?!])|[ \t]*(?:[^\w\s]|\n|$))"
-    return re.search(f"{before}{re.escape(text)}{after}", within) is not None
+    place = within.find(text)
+    for _ in range(_MAX_PLACES):
+        if place < 0:
+            break
+        is_begun = begin.search(within[max(0, place - 9) : place])
+        if is_begun and (len(text) == _MAX_QUOTED or _PART_END.match(within, place + len(text))):
+            return True
+        place = within.find(text, place + 1)
+    return False
 
 
 def _first_question(steps: TraceSteps, request: Step | None) -> str | None:
