@@ -43,6 +43,11 @@ _MAX_DEPTH: Final = 4
 _MAX_VIEWS: Final = 24
 _PAIR: Final = 2
 _MAX_ID_BITS: Final = 256
+COUNT: Final = re.compile(
+    r"(?:(?:\w+ ){0,2}\d+ (?:\w+ )?(?:documents?|docs?|results?|passages?|chunks?|hits?|matches|items?|nodes?)|\d+)\W*",
+    re.IGNORECASE,
+)
+"""A span may record how many documents it retrieved, not which."""
 _NO_TEXT: Final = re.compile(r"\s*([\[{]|null$|$)")  # JSON that was cut off, or none
 
 
@@ -110,7 +115,12 @@ class DocumentReader:
 def documents_of(value: object, *, reads_text: bool = False) -> tuple[Document, ...]:
     """Read a list of documents or the result of a search, given as a structure or as JSON, or one text; else none."""
     structure = decoded(value)
-    if structure is None and reads_text and (text := text_of(value)) and not _NO_TEXT.match(text):
+    if (
+        structure is None
+        and reads_text
+        and (text := text_of(value))
+        and not (_NO_TEXT.match(text) or COUNT.fullmatch(text))
+    ):
         return (Document(text),)
     mapping = mapping_of(structure)
     if mapping is not None:

@@ -346,7 +346,7 @@ class _Plan:
             value = values.get(path) if role in _SEARCHES or not path.is_output else None
             if value is None or any(document.id for document in documents):
                 continue
-            listed = documents_of(value, reads_text=not path.is_output)
+            listed = documents_of(value, reads_text=not is_object(value))
             if not documents or [document.text for document in listed] == [document.text for document in documents]:
                 documents = listed
         if role is Role.TOOL and not documents and any(values.get(path) == kind for path, kind in self._searching):

@@ -103,6 +103,16 @@ def test_content_is_not_hidden_and_does_not_vanish() -> None:
             call("c", "top", 2, "a", "b"),
         )
         assert (join(SpanGroup(None, spans), dialects) or {})["context"] == [Document("A page.")], name
+    kind = {"openinference.span.kind": "RETRIEVER"}
+    for text, expected in (
+        ("A page.", [Document("A page.")]),
+        ("Found 3 documents", None),
+        ('[{"content": "A p', None),
+    ):
+        fields = joined(
+            step("find", "top", 1, attributes={**kind, "output.value": text}), call("c", "top", 2, "a", "b")
+        )
+        assert fields.get("context") == expected, text
     unknown = [{"who": "user", "said": PARCEL}]
     held = {"messages": unknown}
     for value, raw in ((json.dumps(unknown), unknown), (json.dumps(held), held), ('[{"role": "us', '[{"role": "us')):
