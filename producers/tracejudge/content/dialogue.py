@@ -246,8 +246,8 @@ def _without_holders(fields: dict[str, Any]) -> dict[str, Any]:
     if is_a(prompt, dict) and is_a(prompt.get("raw"), str):  # of promptfoo, with a label
         fields["prompt"] = prompt["raw"]
     response: Any = fields.get("response")
-    if "vars" in fields and is_a(response, dict) and "output" in response:  # of promptfoo, with counts
-        fields["response"] = response["output"]
+    if "vars" in fields and is_a(response, dict) and "output" in response:  # of promptfoo, with or without counts
+        fields["response"] = {"tokenUsage": {}, **response}
     has_question = any(field_of(name) == "input" for name in fields if type(name) is str and name not in HOLDERS)
     for name in sorted(HOLDERS.intersection(fields)):
         record = fields[name]

@@ -144,15 +144,6 @@ def test_a_result_alone_is_whole_as_publish_keeps_it(key: str) -> None:
     assert joined(chain("c", None, 9, "Which?", typed), call("d", "c", 4, "Which?", "ORD-17"))["output"] == "ORD-17"
 
 
-def test_a_row_of_promptfoo_has_its_answer() -> None:
-    row = {
-        "vars": {"question": "q", "topic": "t"},
-        "prompt": {"raw": "Say q"},
-        "response": {"output": "a", "cached": False},
-    }
-    assert part(dict(unwrapped(row)), "response", "question") == {"response": "a", "question": "q"}
-
-
 def test_numbers_of_every_kind() -> None:
     attributes = {"gen_ai.usage.input_tokens": 1e7, "gen_ai.usage.output_tokens": "12345678901", "session.id": 17.0}
     reading = read(call("call", "top", 4, "a", "b", **attributes))
