@@ -14,17 +14,13 @@ from msgspec import structs
 from judges.core.judge import has_text
 from judges.parsing.answer import decode_json, encodable
 from tracejudge import Document, Span, Trace
+from tracejudge.dialects.documents import COUNT
 
 _KIND_ATTRIBUTES: Final = ("openinference.span.kind", "mlflow.spanType", "gen_ai.operation.name")
 _DOCUMENT_ATTRIBUTES: Final = ("gen_ai.retrieval.documents", "mlflow.spanOutputs", "output.value")
 _TOOL_ATTRIBUTES: Final = ("gen_ai.tool.name", "tool.name")
 _ITEM_KEYS: Final = ("document", "node")  # An item may contain its document beside a score.
 _TEXT_KEYS: Final = ("page_content", "pageContent", "text", "content", "document.content")
-# A span may record how many documents were found, not which.
-_COUNT: Final = re.compile(
-    r"(?:(?:\w+ ){0,2}\d+ (?:\w+ )?(?:documents?|docs?|results?|passages?|chunks?|hits?|matches|items?|nodes?)|\d+)\W*",
-    re.IGNORECASE,
-)
 _FLAT_KEY: Final = re.compile(r"retrieval\.documents\.([0-9]{1,9})\.document\.(content|id|score)")
 # Depth of a JSON string with an object with a JSON string; no instrumentation nests documents deeper.
 _MAX_WRAPPINGS: Final = 4
@@ -83,7 +79,7 @@ def with_context(trace: Trace, tools: Collection[str] = ()) -> Trace:
     hits = [document for retrieval in of_spans(trace.spans) for document in retrieval.documents]
     if not hits:
         outputs = (_output(span, _DOCUMENT_ATTRIBUTES) for span in _top_level(trace.spans or ()))
-        hits = [document for output in outputs for document in _of_tool(output) if not _COUNT.fullmatch(document.text)]
+        hits = [document for output in outputs for document in _of_tool(output) if not COUNT.fullmatch(document.text)]
     if not hits and tools:
         hits = [document for result in _results(trace, tools) for document in _of_tool(result)]
     documents = {document.text: Document(document.text, document.id) for document in reversed(hits)}

@@ -74,6 +74,10 @@ SHAPES: Mapping[str, tuple[Mapping[str, object] | str, Mapping[str, object]]] = 
         },
         {**TEXTS, "usage": {"input_tokens": 3}, "tags": {"prompt": "Answer: q", "cached": "false", "success": "true"}},
     ),
+    "promptfoo, without counts": (
+        {"vars": {"question": "q", "topic": "t"}, "prompt": {"raw": "Say q"}, "response": {"output": "a"}},
+        {**Q, "tags": {"topic": "t", "prompt": "Say q"}},
+    ),
     "promptfoo, variables of a template": (
         {"prompt": {"raw": "q"}, "vars": {"topic": "tea"}, "response": {"output": "a", "tokenUsage": {}}},
         {**Q, "tags": {"topic": "tea"}},

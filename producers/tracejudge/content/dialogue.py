@@ -230,31 +230,34 @@ def _is_companion(fields: Mapping[str, Any], field: str, name: str, value: Any) 
         items = listed(value)
         return items is not None and (is_named or not all(is_a(item, str) for item in items))
     if field == "input":
-        given = [item for key, item in fields.items() if type(key) is str and field_of(key) == "input"]
-        questions = [item for item in given if item is not None]
+        inputs = [item for key, item in fields.items() if type(key) is str and field_of(key) == "input"]
+        questions = [item for item in inputs if item is not None]
         return is_a(value, str) and (not questions or any(is_a(item, str) and item == value for item in questions))
     return (field == "messages" and is_a(value, list)) or (field == "usage" and is_a(value, dict))
 
 
 def _without_holders(fields: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    within: dict[str, Any] = {}
     for name in ("retrieval_context", "retrievalContext"):
         if fields.get("context") is not None and listed(fields.get(name)) is not None:
             # Of DeepEval: what should have been retrieved, beside what was.
-            found["tags.context"], fields["context"] = fields.pop("context"), fields.pop(name)
+            within["tags.context"], fields["context"] = fields.pop("context"), fields.pop(name)
     prompt: Any = fields.get("prompt")
     if is_a(prompt, dict) and is_a(prompt.get("raw"), str):  # of promptfoo, with a label
         fields["prompt"] = prompt["raw"]
+    response: Any = fields.get("response")
+    if "vars" in fields and is_a(response, dict) and "output" in response:  # of promptfoo, with or without counts
+        fields["response"] = {"tokenUsage": {}, **response}
     has_question = any(field_of(name) == "input" for name in fields if type(name) is str and name not in HOLDERS)
     for name in sorted(HOLDERS.intersection(fields)):
         record = fields[name]
         if is_a(record, dict) and record and all(type(key) is str for key in record):
             del fields[name]
-            found |= _parts(name, record, has_question=has_question)
-    if "prompt" in fields and any(field_of(name) == "input" for name in found):
-        found["tags.prompt"] = fields.pop("prompt")  # the question, with what a template adds
+            within |= _parts(name, record, has_question=has_question)
+    if "prompt" in fields and any(field_of(name) == "input" for name in within):
+        within["tags.prompt"] = fields.pop("prompt")  # the question, with what a template adds
     own = {field_of(name) for name, value in fields.items() if type(name) is str and value is not None} - {None}
-    taken = {name if field_of(name) not in own else f"tags.{name}": value for name, value in found.items()}
+    taken = {name if field_of(name) not in own else f"tags.{name}": value for name, value in within.items()}
     return {**{name: value for name, value in taken.items() if value is not None}, **fields}
 
 

@@ -5,6 +5,7 @@ of LangChain, LlamaIndex, Chroma, Qdrant, Pinecone, Weaviate, Elasticsearch, Mil
 has no text is left out, never replaced by a mark: a judge would take that for a document.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -27,19 +28,8 @@ LISTS: Final = (
 )
 """Names of the list in the result of a search."""
 _HOLDERS: Final = (
-    *(
-        "node",
-        "document",
-        "payload",
-        "entity",
-        "_source",
-        "fields",
-        "properties",
-        "_additional",
-        "metadata",
-        "meta",
-        "kwargs",
-    ),
+    *("node", "document", "payload", "entity", "_source", "fields", "properties", "_additional", "metadata"),
+    *("meta", "kwargs"),
 )
 _PAYLOADS: Final = ("payload", "properties", "fields", "_source", "entity")
 """Of the holders those with the columns of the service's own data."""
@@ -53,6 +43,12 @@ _MAX_DEPTH: Final = 4
 _MAX_VIEWS: Final = 24
 _PAIR: Final = 2
 _MAX_ID_BITS: Final = 256
+COUNT: Final = re.compile(
+    r"(?:(?:\w+ ){0,2}\d+ (?:\w+ )?(?:documents?|docs?|results?|passages?|chunks?|hits?|matches|items?|nodes?)|\d+)\W*",
+    re.IGNORECASE,
+)
+"""A span may record how many documents it retrieved, not which."""
+_NO_TEXT: Final = re.compile(r"\s*([\[{]|null$|$)")  # JSON that was cut off, or none
 
 
 class DocumentReader:
@@ -106,8 +102,8 @@ class DocumentReader:
         if any(is_list(text) for text in texts):
             columns = [[item for cell in column for item in (cell if is_list(cell) else [cell])] for column in columns]
         for place in range(len(columns[0])):
-            text, given_id, metadata, distance = (column[place] if place < len(column) else None for column in columns)
-            record = {"text": text, "id": given_id, "metadata": metadata, "distance": distance}
+            text, column_id, metadata, distance = (column[place] if place < len(column) else None for column in columns)
+            record = {"text": text, "id": column_id, "metadata": metadata, "distance": distance}
             document = document_of(record)
             if document is None:
                 self.without_text.append(type(text))
@@ -116,9 +112,16 @@ class DocumentReader:
         return True
 
 
-def documents_of(value: object) -> tuple[Document, ...]:
-    """Read a list of documents or the result of a search, given as a structure or as JSON; else none."""
+def documents_of(value: object, *, reads_text: bool = False) -> tuple[Document, ...]:
+    """Read a list of documents or the result of a search, given as a structure or as JSON, or one text; else none."""
     structure = decoded(value)
+    if (
+        structure is None
+        and reads_text
+        and (text := text_of(value))
+        and not (_NO_TEXT.match(text) or COUNT.fullmatch(text))
+    ):
+        return (Document(text),)
     mapping = mapping_of(structure)
     if mapping is not None:
         structure = None if _results_in(mapping) is None else mapping

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tracejudge.dialects import names
 from tracejudge.dialects.documents import documents_of
-from tracejudge.dialects.input_output import arguments_of, input_from_value, output_from_value, text_without_objects
+from tracejudge.dialects.input_output import arguments_of, has_object, input_from_value, is_object, output_from_value
 from tracejudge.dialects.messages import (
     Chat,
     conversation,
@@ -23,7 +23,7 @@ from tracejudge.dialects.messages import (
     tool_result,
 )
 from tracejudge.dialects.names import Call, RawSpan, Reading, Role, SpanInput, SpanOutput, error_of
-from tracejudge.dialects.table import Path, Table
+from tracejudge.dialects.table import Path, Table, path_of
 from tracejudge.dialects.values import (
     clean,
     count_of,
@@ -47,6 +47,7 @@ OpenInference is first: its converters to GenAI lose distinctions between kinds,
 parameters as its arguments."""
 # Some write it behind the provider, as `openai.chat`.
 _INTERFACE: Final = re.compile(r"\.(chat|responses|messages|completion|generative-ai)$")
+_COMPOSED: Final = frozenset({Role.AGENT, Role.CHAIN})
 _SEARCHES: Final = frozenset({Role.RETRIEVER, Role.RERANKER})
 _MESSAGE_KEYS: Final = frozenset({"role", "content", "parts", "tool_calls"})
 _Item = TypeVar("_Item")
@@ -55,6 +56,7 @@ _MAX_PLANS: Final = 256
 _MAX_KEYS: Final = 8_192
 _MAX_KEY_CHARS: Final = 100
 _MAX_PUBLISHED: Final = 128
+_EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 
 
 class _Text(str):
@@ -81,7 +83,8 @@ class _Values:
         for event in self._span.events:
             way = ways.get(event.name)
             if way == "attributes":
-                attributes = {**event.attributes, **attributes}
+                beside = event.attributes.items()
+                attributes |= {key: value for key, value in beside if decoded_or_same(attributes.get(key)) in _EMPTY}
                 continue
             # The message is the event's attributes, or one JSON text that holds them; each may be JSON again.
             content = mapping_of(decoded(event.attributes.get(names.EVENT_CONTENT))) or event.attributes
@@ -105,7 +108,8 @@ class _Values:
         if path.is_event:
             value = self._event_values(path)
         elif path.is_flat:
-            value = unflattened(self.attributes, path.name)
+            items = unflattened(self.attributes, path.name)
+            value = None if items is None else [structure_of(item) for item in items]
         elif not path.name:
             value = self._span.name
         elif path.name not in self.attributes:
@@ -160,10 +164,11 @@ def _text_of(value: object) -> str | None:
 
 
 def _id_of(value: object) -> str | None:
+    value = int(value) if isinstance(value, float) and value.is_integer() else value
     return _text_of(str(value) if type(value) is int else value)
 
 
-def _given(value: object) -> Any:
+def _unless_empty(value: object) -> Any:
     return None if value == "" else value
 
 
@@ -194,7 +199,7 @@ def _read_input(path: Path, way: str, values: _Values, instructions: object) -> 
     if value is None:
         return None
     if type(value) is _Text or way == "text":
-        return SpanInput(text_without_objects(value) if type(value) is _Text else text_of(value)) or None
+        return SpanInput(text_of(value)) or None
     if way == "value" and path.is_plain:
         value = values.structure(path.name)
     chats = _flattened(value, "user") if path.is_flat else None if way == "value" else conversation(value)
@@ -211,7 +216,7 @@ def _read_output(path: Path, way: str, values: _Values) -> SpanOutput | None:
     if way in {"value", "typed"} and path.is_plain:
         value = values.structure(path.name)
     if type(value) is _Text or way == "text":
-        output = SpanOutput(text_without_objects(value) if type(value) is _Text else text_of(value))
+        output = SpanOutput(text_of(value))
     elif way == "typed":
         structure = plain(value)
         output = SpanOutput(text_of(structure)) if isinstance(structure, str) else SpanOutput(raw=structure)
@@ -222,7 +227,7 @@ def _read_output(path: Path, way: str, values: _Values) -> SpanOutput | None:
         messages = _flattened(value, "assistant") if path.is_flat else None if way == "value" else conversation(value)
         output_of = output_from_messages if way == "choices" else output_from_last_message
         output = output_from_value(value) if messages is None else output_of(messages)
-    return output if output or path.is_flat else None
+    return output if output != SpanOutput() or path.is_flat else None
 
 
 class _Plan:
@@ -236,7 +241,7 @@ class _Plan:
             return shape is None or path.name in shape or path.is_event or path.is_flat or not path.name
 
         def ways_of(ways: Mapping[str, _Way]) -> list[tuple[Path, _Way]]:
-            return [(path, way) for text, way in ways.items() if is_possible(path := Path(text))]
+            return [(path, way) for text, way in ways.items() if is_possible(path := path_of(text))]
 
         self.tables = tables
         self._is_common = all(table.prefixes == ("",) for table in tables)
@@ -274,10 +279,10 @@ class _Plan:
         # The model and the id in an output are those of the call of a model.
         is_call = role is Role.LLM
         model = values.first((path for path in paths["model"] if is_call or not path.is_output), _text_of)
-        if role is None and values.first(paths["calls"], _given) is not None:
-            # Operations may have any name; one with the answer of a model is a call.
-            is_named = values.first((path for path, _ in self._kinds), _given) is not None
-            role = Role.LLM if not is_named or (model is not None and output) else None
+        if role is None and values.first(paths["calls"], _unless_empty) is not None:
+            # Operations may have any name; one with the answer of a model, or its failure, is a call.
+            is_named = values.first((path for path, _ in self._kinds if path.name), _unless_empty) is not None
+            role = Role.LLM if not is_named or (model is not None and (output or error)) else None
         if role is Role.LLM and output.field is not None:
             output = SpanOutput(output.field, calls=output.calls)  # beside what describes the response
         provider = (values.first(paths["provider"], _text_of) or "").lower()
@@ -287,7 +292,7 @@ class _Plan:
             input=self._input(values, role),
             output=output,
             documents=self._documents(values, role),
-            reranked=documents_of(values.first(paths["reranked"], _given)) if role is Role.RERANKER else (),
+            reranked=documents_of(values.first(paths["reranked"], _unless_empty)) if role is Role.RERANKER else (),
             tool=self._tool(values) if role is Role.TOOL else None,
             tools=tuple(values.first(paths["tools"], tool_definitions) or ()),
             model=model,
@@ -302,16 +307,22 @@ class _Plan:
         )
 
     def _input(self, values: _Values, role: Role | None) -> SpanInput:
-        instructions = values.first(self._paths["instructions"], _given)
+        instructions = values.first(self._paths["instructions"], _unless_empty)
+        cut = SpanInput()
         for path, way in self._inputs:
             # What a reranker is given is no conversation.
             is_read = role is not Role.RERANKER or way != "messages"
-            if is_read and (content := _read_input(path, way, values, instructions)) is not None:
+            content = _read_input(path, way, values, instructions) if is_read else None
+            if content is None or (role in _COMPOSED and has_object(content.query)):
+                continue
+            if not isinstance(content.raw, str):
                 return content
-        return SpanInput() if instructions is None else input_from_messages([], instructions)
+            cut = cut or content
+        return cut if instructions is None else replace(input_from_messages([], instructions), raw=cut.raw)
 
     def _output(self, values: _Values, role: Role | None) -> SpanOutput:
         """Read the output of the first table that has one, and the tool calls that are written beside it."""
+        cut = SpanOutput()
         for paths in self._outputs:
             output: SpanOutput | None = None
             for path, way in paths:
@@ -320,9 +331,12 @@ class _Plan:
                     output = replace(output, calls=(*output.calls, *beside.calls)) if output else beside or None
                 elif output is None and (role is not Role.RERANKER or way not in {"messages", "choices"}):
                     output = _read_output(path, way, values)
+                    if output is not None and role in _COMPOSED and is_object(output.text):
+                        output = None
             if output:
                 return output
-        return SpanOutput()
+            cut = output if output is not None and cut.raw is None else cut
+        return cut
 
     def _documents(self, values: _Values, role: Role | None) -> tuple[Document, ...]:
         """Read the first list of documents, or a later one of the same texts that has their ids."""
@@ -332,11 +346,11 @@ class _Plan:
             value = values.get(path) if role in _SEARCHES or not path.is_output else None
             if value is None or any(document.id for document in documents):
                 continue
-            listed = documents_of(value)
+            listed = documents_of(value, reads_text=not is_object(value))
             if not documents or [document.text for document in listed] == [document.text for document in documents]:
                 documents = listed
         if role is Role.TOOL and not documents and any(values.get(path) == kind for path, kind in self._searching):
-            documents = documents_of(values.first(self._paths["tool.result"], _given))
+            documents = documents_of(values.first(self._paths["tool.result"], _unless_empty))
         return documents
 
     def _role(self, values: _Values) -> Role | None:
@@ -358,8 +372,8 @@ class _Plan:
         name = values.first(paths["tool.name"], _text_of)
         if name is None:
             return None
-        arguments = arguments_of(structure_of(values.first(paths["tool.arguments"], _given)))
-        result = _result(values.first(paths["tool.result"], _given))
+        arguments = arguments_of(structure_of(values.first(paths["tool.arguments"], _unless_empty)))
+        result = _result(values.first(paths["tool.result"], _unless_empty))
         return Call(name, plain(arguments), values.first(paths["tool.id"], _text_of), plain(result))
 
 
@@ -376,7 +390,7 @@ class Dialects:
 
     def __init__(self, tables: Iterable[Table]) -> None:
         self.tables = sorted(tables, key=lambda table: _GENERAL.index(table.name) if table.name in _GENERAL else -1)
-        self.prefixes = tuple(prefix for table in self.tables for prefix in table.prefixes if prefix)
+        self.prefixes = tuple(prefix.rstrip("$") for table in self.tables for prefix in table.prefixes if prefix)
         self._content_prefixes = tuple(prefix for table in self.tables for prefix in table.content_prefixes)
         self._dialects = sum(1 << place for place, table in enumerate(self.tables, 1) if table.prefixes != ("",))
         self._masks: dict[str, int] = {}  # The tables of a name, as bits, and whether it holds content.
@@ -412,7 +426,8 @@ class Dialects:
         for key in span.attributes:
             mask |= masks[key] if key in masks else self._mask(key)
         for event in span.events:
-            mask |= masks[event.name] if event.name in masks else self._mask(event.name)
+            if event.name != names.EVENT_EXCEPTION:  # of any dialect
+                mask |= masks[event.name] if event.name in masks else self._mask(event.name)
         mask >>= 1
         # An event may hold further attributes.
         shape = None if span.events else tuple([key for key in span.attributes if key in self._names])
@@ -428,8 +443,9 @@ class Dialects:
         return plan
 
     def _mask(self, key: str) -> int:
-        is_content = f"{key}$".startswith(self._content_prefixes)
-        bits = (1 << place for place, table in enumerate(self.tables, 1) if key.startswith(table.prefixes))
+        ended = f"{key}$"  # a prefix with this end is a whole name
+        is_content = ended.startswith(self._content_prefixes)
+        bits = (1 << place for place, table in enumerate(self.tables, 1) if ended.startswith(table.prefixes))
         mask = reduce(or_, bits, int(is_content))
         if len(self._masks) < _MAX_KEYS and len(key) <= _MAX_KEY_CHARS:
             self._masks[key] = mask

@@ -77,12 +77,12 @@ class SpanOutput(Struct, frozen=True):
     """The output of a span."""
 
     text: str | None = None
-    raw: JSONValue = None  # The output as it is, if it contains no recognisable text, or more than one.
+    raw: JSONValue = None  # The output as it is, without a recognisable text or with several; a text is cut-off JSON.
     calls: tuple[Call, ...] = ()
     field: str | None = None  # The text in `raw` that may be the answer.
 
     def __bool__(self) -> bool:
-        return self.text is not None or self.raw is not None or bool(self.calls)
+        return self.text is not None or not isinstance(self.raw, str | None) or bool(self.calls)
 
 
 class Reading(Struct, frozen=True, kw_only=True):

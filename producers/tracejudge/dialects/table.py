@@ -15,7 +15,7 @@ and may end with ` ~ PATTERN`: the first group of the regular expression is take
 
 import re
 from collections.abc import Container, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -50,6 +50,7 @@ class Path:
         self.is_plain = source == name and mime is None and pattern is None
 
 
+path_of: Final = cache(Path)
 Paths = tuple[str, ...]
 _PARTS: Final = (
     *("calls", "instructions", "tools", "documents", "reranked", "model", "provider", "response_id"),
@@ -62,7 +63,8 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
 
     Attributes:
         name: Of the dialect.
-        prefixes: A span of this dialect has an attribute or an event whose name begins with one of these.
+        prefixes: A span of this dialect has an attribute or an event whose name begins with one of these, or is one
+            with a `$` at its end.
         kinds: Attributes with their values in any case, and the kind of span that each means; `*` is any value.
         calls: A span with one of these is a call of a model, unless its kind is named.
         events: Names of events, and what they hold: one of ``EVENT_WAYS``.

@@ -19,18 +19,14 @@ from tracejudge.model import JSONValue, Tool, Trace
 _MAX_TOOLS: Final = 1_000
 _MAX_TOOL_DEPTH: Final = 4
 _SCHEMAS: Final = (
-    "parameters",
-    "input_schema",
-    "inputSchema",
-    "parameters_json_schema",
-    "parametersJsonSchema",
-    "args",
+    *("parameters", "input_schema", "inputSchema", "parameters_json_schema", "parametersJsonSchema", "args"),
 )
 # Keys under which a definition, or a list of them, stands within another object.
 _WRAPPERS: Final = ("function", "toolSpec", "tool", "json_schema", "function_declarations", "functionDeclarations")
 _MAX_DEPTH: Final = 20
 _MAX_INTEGER: Final = 2**63
 _MAX_LITERAL: Final = 10_000
+_MAX_COUNT_CHARS: Final = 24
 
 
 def clean(text: str) -> str:
@@ -68,7 +64,7 @@ def first_count(attributes: Mapping[str, object], keys: Iterable[str]) -> int | 
 def count_of(value: object) -> int | None:
     """Return a count, which some write as a text or as a float."""
     if isinstance(value, str | float):
-        number = number_of(value) if len(str(value)) <= _MAX_DIGITS else None
+        number = number_of(value) if isinstance(value, float) or len(value) <= _MAX_COUNT_CHARS else None
         value = int(number) if number is not None and number.is_integer() else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_INTEGER else None
 

@@ -19,9 +19,16 @@ from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
 _COMPOSED: Final = frozenset({Role.AGENT, Role.CHAIN})
 _MAX_OPERATIONS: Final = 64
 # How a text begins that is a call or a structure, as an instrumentation wrote it.
-_RECORD: Final = re.compile(r"\s*([\[{(]|\w+ ?[=(])")
+_RECORD: Final = re.compile(r"""\s*([\[{]|\(['"]|\w+ ?[=(])""")
+_WORD_BEGIN: Final = re.compile(r"(?:^|\W)$")
+_PART_BEGIN: Final = re.compile(r"(?:^|[\"'`:>\n])\s*$")
+_PART_END: Final = re.compile(r"(?<=[.?!])|[ \t]*(?:[^\w\s]|\n|$)")
+_MAX_QUOTED: Final = 200
+_MAX_PLACES: Final = 100
 _FINAL: Final = frozenset({names.FINAL_RESULT, "final_answer"})
 """Tools by which a model gives its answer: of Pydantic AI and of smolagents."""
+_CHECKED: Final = "Successfully validated "
+"""How the result of a tool begins that Strands has check a typed result."""
 _OWN_ANSWERS: Final = frozenset({Role.AGENT, Role.TOOL, Role.RETRIEVER, Role.RERANKER})
 
 
@@ -100,9 +107,12 @@ class TraceSteps:
         query = last.reading.input.query or ""
         for operation, call in reversed(earlier):
             asked, answer = operation.reading.input.query, operation.reading.output.text
-            is_quoted = asked is not None and asked != query and asked in query
-            # Of an agent the question alone: only a model's call may be a step towards a later answer.
-            if is_quoted and (operation.is_composed or (answer is not None and answer[:200] in query)):
+            if asked is None or asked == query or not _stands(asked, query):
+                continue
+            # Of an agent the question alone, for a call outside of any: a model's call may be a step towards a later
+            # answer, and what an agent is asked later may be the user's next question.
+            is_alone = operation.is_composed and not last.is_composed and _stands(asked, query, _PART_BEGIN)
+            if is_alone or (answer and _stands(answer[:_MAX_QUOTED], query.replace(asked, "\n"))):
                 return call
         return answering
 
@@ -175,9 +185,7 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
         for step in steps.of_role(Role.TOOL)
         if (done := step.reading.tool) is not None
         # Two instrumentations may write a span of the same call.
-        and not any(
-            above.reading.tool is not None and above.reading.tool.name == done.name for above in steps.above(step)
-        )
+        and not any((outer := above.reading.tool) is not None and _is_same(outer, done) for above in steps.above(step))
     ]
     # The id decides, then the arguments, since some give a call another id than the model did; then the name and the
     # order, since some write arguments in a form of their own.
@@ -195,8 +203,8 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
     calls |= {f"span {step.span.span_id}": replace(done, error=step.reading.error) for step, done in executed}
     published: list[ToolCall] = []
     for key, call in calls.items():
-        told = results.get(call.id or "")
-        result = call.result if call.result is not None or told is None else told.result
+        passed = results.get(call.id or "")
+        result = call.result if call.result is not None or passed is None else passed.result
         # A tool that checks a typed result is the last one.
         if not _is_answer(call, output, is_open=key in open_calls or key == next(reversed(calls))):
             published.append(ToolCall(call.name, call.arguments, result, call.error))
@@ -204,7 +212,7 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
 
 
 def _requested_calls(steps: TraceSteps) -> tuple[dict[str, Call], dict[str, ToolResult]]:
-    """Return the calls that models requested, each once, and the results that they were told, by id."""
+    """Return the calls that models requested, each once, and the results that were passed to them, by id."""
     seen: set[str] = set()  # ids, and names with arguments
     calls: dict[str, Call] = {}
     results: dict[str, ToolResult] = {}
@@ -233,6 +241,13 @@ def _has_same_arguments(requested: Call, done: Call) -> bool:
     return requested.name == done.name and requested.arguments == done.arguments
 
 
+def _is_same(outer: Call, inner: Call) -> bool:
+    """Return whether the span of a call within one of the same tool is of that call: a tool may call itself."""
+    one, two = (call.arguments if isinstance(call.arguments, dict) else {} for call in (outer, inner))
+    differs = any(str(one[name]) != str(two[name]) for name in one.keys() & two.keys())
+    return outer.name == inner.name and not differs
+
+
 def _has_same_name(requested: Call, done: Call) -> bool:
     has_ids = done.id is not None and requested.id is not None
     return requested.name == done.name and (not has_ids or done.arguments is None)
@@ -244,6 +259,8 @@ def _is_answer(call: Call, output: str | None, *, is_open: bool) -> bool:
     arguments = [call.arguments]
     if isinstance(call.arguments, dict) and len(call.arguments) == 1:
         arguments += call.arguments.values()
+    result = structure_of(call.result)
+    is_open = is_open and (result in (None, "", structure) or str(result).startswith(_CHECKED))
     may_answer = call.name in _FINAL or (isinstance(structure, dict) and is_open)
     return may_answer and bool(output) and structure in arguments
 
@@ -275,7 +292,7 @@ def _outputs(reading: Reading) -> JSONValue:
     if reading.tool is not None:
         return reading.error if reading.tool.result is None else reading.tool.result
     if reading.role in {Role.RETRIEVER, Role.RERANKER}:
-        return [_given(asdict(document)) for document in reading.documents] or reading.error
+        return [_without_empty(asdict(document)) for document in reading.documents] or reading.error
     if reading.output.text is not None:
         return reading.output.text
     if reading.output.calls:
@@ -283,7 +300,7 @@ def _outputs(reading: Reading) -> JSONValue:
     return reading.error if reading.output.raw is None else reading.output.raw
 
 
-def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, [])}
 
 
@@ -308,7 +325,7 @@ def join(group: SpanGroup, dialects: Dialects | None = None) -> dict[str, Any] |
     ordered = sorted(steps.steps, key=lambda step: step.span.started_at or 0.0)
     # A field that any span may have: the outermost span first, since libraries make ids of their own, then all others.
     around = [*reversed(list(steps.above(sources[-1]))), *requests, *reversed(calls), *steps.steps]
-    return _given(
+    return _without_empty(
         {
             "trace_id": judged.span.trace_id,
             "span_id": judged.span.span_id,
@@ -345,7 +362,7 @@ def _history(nearest_first: list[Step], query: str | None) -> list[Message]:
     turns_of: list[list[Message]] = []
     for step in nearest_first:
         messages = [*step.reading.input.history]
-        if query is None or query not in (step.reading.input.query or ""):
+        if query is None or not _stands(query, step.reading.input.query or ""):
             # A later call of an agent may have the query among the messages before: the last one that is the same.
             # Within the call's own query, as in the prompts of CrewAI, it is asked there, and those before are others.
             places = [place for place, turn in enumerate(messages) if (turn.role, turn.content) == ("user", query)]
@@ -369,7 +386,7 @@ def _output(sources: list[Step]) -> tuple[str | None, Step]:
         if output.field is not None:
             return (output.field if output.field in texts else _json(output.raw)), step
     for step in sources:
-        if step.reading.output.raw is not None:
+        if step.reading.output and step.reading.output.raw is not None:
             return _json(step.reading.output.raw), step
     for step in sources:
         result = next((call for call in step.reading.output.calls if call.name == names.FINAL_RESULT), None)
@@ -381,6 +398,19 @@ def _output(sources: list[Step]) -> tuple[str | None, Step]:
 def _returns_error(step: Step, errors: list[str]) -> bool:
     text = step.reading.output.text or step.reading.output.field
     return step.reading.error is not None and text is not None and any(text in error for error in errors)
+
+
+def _stands(text: str, within: str, begin: re.Pattern[str] = _WORD_BEGIN) -> bool:
+    """Return whether a text stands within another one as a part of its own, which does not go on behind it."""
+    place = within.find(text)
+    for _ in range(_MAX_PLACES):
+        if place < 0:
+            break
+        is_begun = begin.search(within[max(0, place - 9) : place])
+        if is_begun and (len(text) == _MAX_QUOTED or _PART_END.match(within, place + len(text))):
+            return True
+        place = within.find(text, place + 1)
+    return False
 
 
 def _first_question(steps: TraceSteps, request: Step | None) -> str | None:
@@ -395,14 +425,21 @@ def _query(sources: list[Step], asked: str | None) -> str | None:
     # Where an input is the record of a call that contains the question of the first call of a model, that is the query.
     for step in sources:
         query, raw = step.reading.input.query, step.reading.input.raw
-        record = _json(raw) if query is None and raw is not None else query or ""
+        record = raw if isinstance(raw, str) else _json(raw) if query is None and raw is not None else query or ""
         is_record = step.is_composed and (query is None or _RECORD.match(query) is not None)
-        if asked and is_record and any(form in record for form in (asked, _json(asked)[1:-1], repr(asked)[1:-1])):
+        forms = (asked, _json(asked)[1:-1], repr(asked)[1:-1]) if asked and is_record else ()
+        if any(f"{mark}{form}{mark}" in record for form in forms for mark in "\"'"):
             return asked
         if query is not None:
             return query
-    raw = next((step.reading.input.raw for step in sources if step.reading.input.raw is not None), None)
-    return None if raw is None else _json(raw)
+    raws = (step.reading.input.raw for step in sources)
+    return next((_json(raw) for raw in raws if raw is not None and not _is_unreadable(raw)), None)
+
+
+def _is_unreadable(raw: JSONValue) -> bool:
+    """Return whether an input is JSON that was cut off, or messages of a form that is not known."""
+    items = raw.get("messages") if isinstance(raw, dict) else raw
+    return isinstance(raw, str) or (isinstance(items, list) and any(isinstance(item, dict) for item in items))
 
 
 def _usage(steps: TraceSteps, request: Step | None, call: Step | None) -> Usage | None:

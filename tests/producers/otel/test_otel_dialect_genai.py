@@ -144,9 +144,9 @@ CASES = [
         SIMPLE,
     ),
     case(
-        "json_that_was_cut_is_no_content_and_costs_nothing_else",
+        "json_that_was_cut_is_no_question_and_costs_nothing_else",
         {"gen_ai.input.messages": json.dumps(SIMPLE_IN)[:-4], "gen_ai.output.messages": SIMPLE_OUT},
-        Reading(role=Role.LLM, output=SpanOutput("Yes, until six.")),
+        Reading(role=Role.LLM, input=SpanInput(raw=json.dumps(SIMPLE_IN)[:-4]), output=SpanOutput("Yes, until six.")),
     ),
     case(
         "arguments_of_a_workflow_under_the_key_of_messages",

@@ -189,7 +189,11 @@ STEPS = [
         "a_chain_in_json",
         "CHAIN",
         {"input.value": '{"question": "Is it open?", "k": 4}', "output.value": '{"answer": "Yes."}', **JSON},
-        Reading(role=Role.CHAIN, input=SpanInput("Is it open?"), output=SpanOutput("Yes.")),
+        Reading(
+            role=Role.CHAIN,
+            input=SpanInput("Is it open?"),
+            output=SpanOutput(raw={"answer": "Yes."}, field="Yes."),
+        ),
     ),
     case(
         "a_graph_of_messages",

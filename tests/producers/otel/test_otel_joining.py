@@ -89,6 +89,7 @@ CHAIN = {"openinference.span.kind": "CHAIN", "output.mime_type": "application/js
         pytest.param((root(),), id="only_a_request"),
         pytest.param((root(), retrieval("search", "root", 1, "a")), id="only_a_search"),
         pytest.param((), id="nothing"),
+        pytest.param((step("index", attributes={**CHAIN, "output.value": '{"a": "A pa'}),), id="json_that_was_cut"),
         pytest.param((agent("agent", None, 5, "x", ""),), id="an_agent_that_said_nothing"),
         pytest.param((step("a", attributes={"gen_ai.operation.name": "embeddings"}),), id="embeddings"),
         pytest.param(
@@ -466,7 +467,7 @@ def test_session_and_user_may_stand_on_any_span() -> None:
 def test_session_and_user_of_every_convention() -> None:
     metadata = {"session_id": ("session_id", "conversation_id", "threadId"), "user_id": ("user_id", "userId", "user")}
     conventions = [
-        (field, {key: "visit"})
+        (field, {key.partition(" ~ ")[0]: "visit"})
         for field in ("session_id", "user_id")
         for table in builtin().tables
         for key in getattr(table, field)
