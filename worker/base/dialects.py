@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from judges.core.faults import Fault, SettingsError
 from judges.custom.definition import read_text, read_toml
-from tracejudge.dialects import Dialects
+from tracejudge.dialects import Dialects, builtin
 from tracejudge.dialects.own_tables import TableError, table_of, to_toml, with_tables
 
 _FOLDER: Final = "dialects.d"
@@ -15,7 +16,11 @@ _FOLDER: Final = "dialects.d"
 
 def table_files(config: str | None) -> list[Path]:
     """Return the tables beside a configuration, or in the current folder without one."""
-    return sorted((Path(config).parent if config else Path()).joinpath(_FOLDER).glob("*.toml"))
+    return sorted(_folder(config).glob("*.toml"))
+
+
+def _folder(config: str | None) -> Path:
+    return (Path(config).parent if config else Path()) / _FOLDER
 
 
 def load_dialects(config: str | None) -> Dialects:
@@ -28,11 +33,15 @@ def load_dialects(config: str | None) -> Dialects:
 
 def table_faults(paths: list[Path]) -> Iterator[Fault]:
     """Find what is wrong with tables, of each the first mistake."""
-    tables = []
+    owners = dict.fromkeys((table.name for table in builtin().tables), "a built-in table")
     for path in paths:
         try:
-            tables.append(table_of(read_fields(path)))
-            with_tables(tables)
+            fields = read_fields(path)
+            for table in map(table_of, fields if isinstance(fields, list) else [fields]):
+                if owner := owners.get(table.name):
+                    what = f"{owner} has the name {table.name!r} too"
+                    yield Fault("name", what, "give one of them another", place=str(path))
+                owners.setdefault(table.name, str(path))
         except SettingsError as error:
             yield error.fault
         except TableError as error:
@@ -41,23 +50,33 @@ def table_faults(paths: list[Path]) -> Iterator[Fault]:
             yield Fault(key, what, fix or "see `A dialect of your own` in docs/opentelemetry.md", place=str(path))
 
 
+def ignored_faults(config: str | None) -> Iterator[Fault]:
+    """Find files in `dialects.d` that no gateway reads."""
+    for path in sorted(_folder(config).glob("*.json")):
+        fix = f"write it as TOML: tracejudge lint {path} --to {path.with_suffix('.toml')}"
+        yield Fault("", "no gateway reads tables in JSON", fix, "unused", str(path))
+
+
 def is_table(path: Path) -> bool:
-    """Return whether a file is the table of a dialect and no configuration, by its name."""
-    return path.suffix == ".json" or path.parent.name == _FOLDER
+    """Return whether a file is the table of a dialect and no configuration, by its name or its keys."""
+    if path.suffix == ".json" or path.parent.name == _FOLDER:
+        return True
+    with suppress(SettingsError):
+        return not {"prefixes", "kinds", "calls"}.isdisjoint(read_fields(path))
+    return False
 
 
-def read_fields(path: Path) -> dict[str, Any]:
-    """Read the fields of a table in TOML or JSON, or raise ``SettingsError``."""
+def read_fields(path: Path) -> Any:
+    """Read the fields of a table in TOML or JSON, or raise ``SettingsError``; JSON may hold a list of tables."""
     advice = "correct the path"
     if path.suffix != ".json":
         return read_toml(path, advice)
     text = read_text(path, advice)
     try:
-        fields = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         why = error if isinstance(error, ValueError) else "it is nested too deep"
         raise SettingsError(Fault("", f"is not JSON: {why}", "fix it there", "unreadable-file", str(path))) from error
-    return fields if isinstance(fields, dict) else {}
 
 
 def write_table(path: Path, fields: dict[str, Any]) -> None:

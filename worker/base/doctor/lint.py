@@ -19,7 +19,7 @@ from judges.core.faults import Fault, Faults, SettingsError, one_line, run_fault
 from judges.custom.definition import MAX_BYTES
 from judges.models.registry import known_model
 from worker.base.commands.options import CONFIG, JSON, NOTES, amount, print_json
-from worker.base.dialects import is_table, read_fields, table_faults, table_files, write_table
+from worker.base.dialects import ignored_faults, is_table, read_fields, table_faults, table_files, write_table
 from worker.core.config.loading import build, models_of_judge
 from worker.core.config.reading import ConfigSources, named_variables, read, unconfigured, unknown_variables
 from worker.core.config.settings import Rule, Settings
@@ -59,7 +59,7 @@ CODES: Final = (
     Code("TJ008", "conflict", "error", "Values do not go together.", "keep one of them"),
     Code("TJ101", "chooses-nothing", "warning", "A rule chooses no trace."),
     Code("TJ102", "never-wins", "warning", "Another rule already chooses all that a rule chooses."),
-    Code("TJ103", "unused", "warning", "No rule uses a model, a cascade or a judge."),
+    Code("TJ103", "unused", "warning", "No rule uses a model, a cascade or a judge, or no program a file."),
     Code("TJ104", "budget-not-kept", "warning", "A budget cannot be kept as it is written."),
     Code("TJ105", "shared-label", "warning", "Verdicts of two models are one series, since they have one label."),
     Code("TJ106", "unset-variable", "warning", "A variable that a setting names is not set here."),
@@ -115,9 +115,13 @@ def command(file: str | None, config: str | None, to: str | None, *, as_json: bo
         raise click.UsageError("give the file once: as FILE or as --config")
     if to is not None and (file is None or not is_table(Path(file))):
         raise click.UsageError("--to writes the table of a dialect: give it as FILE")
+    if to is not None and Path(to).suffix not in {".json", ".toml"}:
+        raise click.UsageError("--to writes TOML or JSON: name the file FILE.toml or FILE.json")
     rows = lint(os.environ, file or config)
     if to is not None and file is not None and not rows:
-        write_table(Path(to), read_fields(Path(file)))
+        if isinstance(fields := read_fields(Path(file)), list):
+            raise click.UsageError("--to writes one table, and FILE holds a list of them")
+        write_table(Path(to), fields)
     for finding in rows:
         print_json(finding) if as_json else print(finding)
     errors = sum(finding.severity == "error" for finding in rows)
@@ -163,6 +167,7 @@ def examine(
         warnings, _ = run_faults(sources.with_places(_warnings(settings, sources, environment)))
         # The defaults are no mistakes.
         faults = [fault for fault in warnings if fault.place != "defaults"]
+    faults += ignored_faults(sources.path)
     return Configuration([*faults, *unknown_variables(settings, environment)], settings, sources.path)
 
 

@@ -3,10 +3,11 @@
 On the path of a request nothing is built for an attribute: spans are grouped by trace id and kept as they came.
 """
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -45,6 +46,7 @@ _MAX_NESTED: Final = 100  # as protobuf's own parser
 _KINDS: Final = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUS: Final = {1: "ok", 2: "error"}
 _EVENT_NAME: Final = "event.name"
+_Item = TypeVar("_Item")
 _ENVIRONMENTS: Final = ("deployment.environment.name", "deployment.environment")
 
 
@@ -80,10 +82,12 @@ class Group:
 class Request:
     """The items of one request by trace, and the number of those that cannot be used, by reason."""
 
-    def __init__(self, instrumentations: Instrumentations | None = None) -> None:
+    def __init__(self, instrumentations: Instrumentations | None = None, client: str = "") -> None:
         self.traces: dict[str, Group] = {}
         self.instrumentations = instrumentations
-        self.unread: dict[str, Unread] = {}  # Spans that no dialect reads, of each instrumentation the first one.
+        self._client = client
+        # Spans that no dialect reads: the first one of each instrumentation and service of the client.
+        self.unread: dict[tuple[str, Hashable], Unread] = {}
         self.count = 0
         self.ignored = 0  # Log records that are no part of a conversation with a model; they are accepted and not kept.
         self.dropped: dict[str, Loss] = {}
@@ -95,6 +99,12 @@ class Request:
             loss = loss or Loss(reason, 0, names=tuple(names))
             self.dropped[reason] = msgspec.structs.replace(loss, count=loss.count + count)
 
+    def is_examined(self, source: Source, scope: str) -> bool:
+        """Return whether the spans of an instrumentation are to be examined."""
+        subject = scope, (self._client, source.service)
+        told = self.instrumentations
+        return told is not None and told.is_open(*subject) and subject not in self.unread
+
     def add(
         self,
         part: tuple[str, bool, Source, str],
@@ -103,18 +113,18 @@ class Request:
         event: str,
         *,
         is_root: bool,
-        names: Iterable[str] = (),
+        attributes: "Iterable[KeyValue | _Attribute]" = (),
     ) -> None:
         """Add an item to its trace, or count why it is not used.
 
         ``part`` is form, kind, source and scope; ``ids`` are trace id and span id, ``event`` the name of a log record's
-        event, and ``names`` those of the attributes.
+        event.
         """
         if part[1] and not event.startswith("gen_ai."):
             self.ignored += 1
             return
         if (len(ids[0]), len(ids[1])) != (16, 8):
-            self.drop("no_ids", names)
+            self.drop("no_ids", (pair.key for pair in attributes))
             return
         trace_id = ids[0].hex()
         group = self.traces.get(trace_id)
@@ -124,10 +134,11 @@ class Request:
         own = group.parts.get(key)
         if own is None:
             own = group.parts[key] = Part(*part, items=[])
-        if not part[1] and self.instrumentations is not None and self.instrumentations.is_open(part[3]):
-            kind = self.instrumentations.examine(part[3], names)
-            if kind is not None:
-                self.unread.setdefault(part[3], kind)
+        if not part[1] and self.instrumentations is not None and self.is_examined(part[2], part[3]):
+            # Kinds are short texts; content is not read here.
+            texts = {pair.key: ((pair.value and pair.value.string_value) or "1")[:100] for pair in attributes}
+            if (kind := self.instrumentations.examine(part[3], texts)) is not None:
+                self.unread[part[3], (self._client, part[2].service)] = kind
         own.items.append(item)
         group.has_root |= is_root
         group.count += 1
@@ -135,10 +146,16 @@ class Request:
 
 
 def read_request(
-    body: bytes, form: Form, *, is_log: bool, service: str | None, instrumentations: Instrumentations | None = None
+    body: bytes,
+    form: Form,
+    *,
+    is_log: bool,
+    service: str | None,
+    instrumentations: Instrumentations | None = None,
+    client: str = "",
 ) -> Request:
     """Group the items of a request by trace, or raise ``RefusedError``; ``service`` replaces the resource's."""
-    request = Request(instrumentations)
+    request = Request(instrumentations, client)
     try:
         if form is Form.PROTOBUF:
             _read_protobuf(request, body, service, is_log=is_log)
@@ -158,7 +175,7 @@ def reply_content(form: Form, request: Request, *, is_log: bool) -> bytes:
     rejected = sum(loss.count for loss in request.dropped.values())
     parts = [f"{reason} {loss.count}: {EXPLAINED[reason]}" for reason, loss in sorted(request.dropped.items())]
     if request.instrumentations is not None and request.unread:
-        parts.append(request.instrumentations.message(request.unread.values()))
+        parts.append(request.instrumentations.message(request.unread))
     words = "; ".join(filter(None, parts))
     name = "rejected_log_records" if is_log else "rejected_spans"
     if form is Form.PROTOBUF:
@@ -211,9 +228,9 @@ def _read_protobuf(request: Request, body: bytes, service: str | None, *, is_log
                     request.drop("unreadable")
                     continue
                 event = (read.event_name or _event_name(read.attributes)) if is_log else ""
-                is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
-                names = (attribute.key for attribute in read.attributes)
-                request.add(part, content, (read.trace_id, read.span_id), event, is_root=is_root, names=names)
+                is_root = not is_log and _is_local_root(read.parent_span_id, read.flags)
+                ids = (read.trace_id, read.span_id)
+                request.add(part, content, ids, event, is_root=is_root, attributes=read.attributes)
 
 
 def _parsed(kind: type[Any], content: bytes) -> tuple[Any, bytes]:
@@ -310,6 +327,12 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     return number | digit << shift, at + 1
 
 
+def _is_local_root(parent: object, flags: int | str) -> bool:
+    if isinstance(flags, str):
+        flags = int(flags) if len(flags) < 20 and flags.isdecimal() else 0  # noqa: PLR2004 - more is no number of 64 bits
+    return not parent or flags & _REMOTE == _REMOTE
+
+
 def _event_name(attributes: "Iterable[KeyValue | _Attribute]") -> str:
     """Return the name of an event that has it among its attributes, as before OTLP 1.5."""
     return next((pair.value.string_value or "" for pair in attributes if pair.key == _EVENT_NAME and pair.value), "")
@@ -361,7 +384,7 @@ class _Ids(Struct, rename="camel"):
     trace_id: str = ""
     span_id: str = ""
     parent_span_id: str | None = None
-    flags: int = 0
+    flags: int | str = 0
     event_name: str = ""
     attributes: Raw = Raw(b"[]")
 
@@ -419,15 +442,17 @@ def _read_json(request: Request, body: bytes, service: str | None, *, is_log: bo
                 try:
                     ids: _Ids = _decoded(raw, _ids_decoder)
                     both = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
-                    is_examined = is_log or (request.instrumentations and request.instrumentations.is_open(part[3]))
-                    own = _decoded(ids.attributes, _attributes_decoder) if is_examined else ()
                 except (NoTraceError, ValueError, RecursionError):
                     request.drop("no_ids")
                     continue
+                own: list[_Attribute] = []
+                if is_log or request.is_examined(source, part[3]):
+                    # What is no list of attributes is left out here, or counted as unreadable afterwards.
+                    with contextlib.suppress(NoTraceError, ValueError, RecursionError):
+                        own = _decoded(ids.attributes, _attributes_decoder)
                 name = ids.event_name or (_event_name(own) if is_log else "")
-                is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
-                names = (attribute.key for attribute in own)
-                request.add(part, bytes(raw), both, name, is_root=is_root, names=names)
+                is_root = not is_log and _is_local_root(ids.parent_span_id, ids.flags)
+                request.add(part, bytes(raw), both, name, is_root=is_root, attributes=own)
 
 
 # ---- after the request: items as the SDK's types ----
@@ -497,7 +522,7 @@ def _span(form: str, trace_id: str, scope: str, item: bytes) -> RawSpan:
         span_id=span_id,
         name=span.name,
         parent_id=parent or None,
-        is_local_root=not parent or span.flags & _REMOTE == _REMOTE,
+        is_local_root=_is_local_root(parent, span.flags),
         kind=_KINDS[span.kind] if isinstance(span.kind, int) and 0 <= span.kind < len(_KINDS) else _KINDS[0],
         started_at=_seconds(span.start_time_unix_nano),
         ended_at=_seconds(span.end_time_unix_nano),
@@ -545,7 +570,7 @@ class _JsonSpan(Struct, rename="camel"):
     span_id: str
     name: str = ""
     parent_span_id: str | None = None
-    flags: int = 0
+    flags: int | str = 0
     kind: int | str = 0
     start_time_unix_nano: int | str = 0
     end_time_unix_nano: int | str = 0
@@ -573,11 +598,15 @@ def _json_value(value: _Value | None, depth: int = 0) -> object:
     if value.double_value is not None:
         return float(value.double_value)
     if value.array_value is not None:
-        inner = msgspec.convert(value.array_value.get("values") or [], list[_Value])
-        return [_json_value(item, depth + 1) for item in inner]
+        return [_json_value(item, depth + 1) for item in _items_of(value.array_value, _Value)]
     if value.kvlist_value is not None:
-        return _json_attributes(msgspec.convert(value.kvlist_value.get("values") or [], list[_Attribute]), depth + 1)
+        return _json_attributes(_items_of(value.kvlist_value, _Attribute), depth + 1)
     return value.string_value if value.bool_value is None else value.bool_value
+
+
+def _items_of(value: dict[str, Any], kind: type[_Item]) -> list[_Item]:
+    items: list[_Item] = msgspec.convert(_without_null(value).get("values") or [], list[kind])  # type: ignore[valid-type]
+    return items
 
 
 def _json_attributes(attributes: Iterable[_Attribute], depth: int = 0) -> dict[str, object]:
