@@ -8,7 +8,6 @@ TraceJudgeError
 
 import logging
 import sys
-import time
 from collections.abc import Callable, Hashable, Mapping
 from types import CodeType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final
@@ -101,9 +100,7 @@ def log_guarded(level: int, message: str, *values: object) -> None:
 class Once:
     """Tells once per subject and period what is to be said; of more subjects than ``most`` nothing is said."""
 
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, *, period_s: float = 60.0, most: int = 1_000
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], period_s: float = 60.0, most: int = 1_000) -> None:
         self._clock = clock
         self._period_s = period_s
         self._most = most

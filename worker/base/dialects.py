@@ -14,13 +14,9 @@ from tracejudge.dialects.own_tables import TableError, table_of, to_toml, with_t
 _FOLDER: Final = "dialects.d"
 
 
-def table_files(config: str | None) -> list[Path]:
+def table_files(config: str | None, pattern: str = "*.toml") -> list[Path]:
     """Return the tables beside a configuration, or in the current folder without one."""
-    return sorted(_folder(config).glob("*.toml"))
-
-
-def _folder(config: str | None) -> Path:
-    return (Path(config).parent if config else Path()) / _FOLDER
+    return sorted((Path(config).parent if config else Path()).joinpath(_FOLDER).glob(pattern))
 
 
 def load_dialects(config: str | None) -> Dialects:
@@ -36,25 +32,15 @@ def table_faults(paths: list[Path]) -> Iterator[Fault]:
     owners = dict.fromkeys((table.name for table in builtin().tables), "a built-in table")
     for path in paths:
         try:
-            fields = read_fields(path)
-            for table in map(table_of, fields if isinstance(fields, list) else [fields]):
-                if owner := owners.get(table.name):
-                    what = f"{owner} has the name {table.name!r} too"
-                    yield Fault("name", what, "give one of them another", place=str(path))
-                owners.setdefault(table.name, str(path))
+            name = table_of(read_fields(path)).name
+            if (owner := owners.setdefault(name, str(path))) != str(path):
+                yield Fault("name", f"{owner} has the name {name!r} too", "give this one another", place=str(path))
         except SettingsError as error:
             yield error.fault
         except TableError as error:
             key, _, text = str(error).partition(": ")
             what, _, fix = text.partition("; ")
             yield Fault(key, what, fix or "see `A dialect of your own` in docs/opentelemetry.md", place=str(path))
-
-
-def ignored_faults(config: str | None) -> Iterator[Fault]:
-    """Find files in `dialects.d` that no gateway reads."""
-    for path in sorted(_folder(config).glob("*.json")):
-        fix = f"write it as TOML: tracejudge lint {path} --to {path.with_suffix('.toml')}"
-        yield Fault("", "no gateway reads tables in JSON", fix, "unused", str(path))
 
 
 def is_table(path: Path) -> bool:
@@ -67,7 +53,7 @@ def is_table(path: Path) -> bool:
 
 
 def read_fields(path: Path) -> Any:
-    """Read the fields of a table in TOML or JSON, or raise ``SettingsError``; JSON may hold a list of tables."""
+    """Read the fields of a table in TOML or JSON, or raise ``SettingsError``."""
     advice = "correct the path"
     if path.suffix != ".json":
         return read_toml(path, advice)

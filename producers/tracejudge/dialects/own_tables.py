@@ -89,32 +89,31 @@ def _in_words(message: str) -> str:
 
 
 def _mistakes(table: Table) -> Iterator[str]:
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", table.name):
-        yield "name: must be letters, digits and _, as acme_sdk"
-    if not table.prefixes or any(len(prefix) < 3 for prefix in table.prefixes):  # noqa: PLR2004 - named in the text
-        yield 'prefixes: name the beginnings of attributes, each of 3 characters or more, as ["acme."]'
-    if not table.kinds and not table.calls:
-        yield "kinds: without kinds and calls no span is a call of a model; name the attribute that tells the kind"
-    for name, kinds in table.kinds.items():
-        if not kinds:
-            yield f"kinds: {name!r} has no values; write those that tell a kind of span, or * for any"
+    for text in (*table.kinds, *table.input, *table.output, *table.searching_tools, *table.failed, *table.texts()):
+        if (mistake := _path_mistake(text)) is not None:
+            yield f"{text!r}: {mistake}"
+    names, messages = (*table.names, *table.events), ("@messages", "@answers")
+    begins = table.prefixes and min(map(len, table.prefixes)) > 2  # noqa: PLR2004 - named in the text
+    has_events = table.events or not any(text.startswith(messages) for text in (*table.input, *table.output))
+    checks: dict[str, object] = {
+        "name: must be letters, digits and _, as acme_sdk": re.fullmatch(r"[a-z][a-z0-9_]{0,39}", table.name),
+        'prefixes: name the beginnings of attributes, each of 3 characters or more, as ["acme."]': begins,
+        "kinds: without kinds and calls no span is a call of a model; name their attribute": table.kinds or table.calls,
+        "kinds: an attribute has no values; write those that tell a kind, or *": all(table.kinds.values()),
+        "output: is missing; name the attribute that holds the answer": table.output,
+        "events: is missing; describe the events that @messages and @answers stand for": has_events,
+    }
+    yield from (message for message, is_right in checks.items() if not is_right)
+    is_companion = table.names <= frozenset[str]().union(*(other.names for other in builtin().tables))
+    for prefix in table.prefixes:
+        if not (is_companion or any(f"{name}.".startswith(prefix) for name in names)):
+            yield f"prefixes: no attribute of the table begins with {prefix!r}; write how its attributes begin"
     ways = [("events", EVENT_WAYS, table.events)]
     ways += [("input", INPUT_WAYS, table.input), ("output", OUTPUT_WAYS, table.output)]
     for part, known, written in ways:
         for name, way in written.items():
             if way not in known:
                 yield f"{part}: {name!r} is {way!r}, which is no way to write it; there are {', '.join(sorted(known))}"
-    if not table.output:
-        yield "output: is missing; name the attribute that holds the answer"
-    names = (*table.names, *table.events)
-    for prefix in table.prefixes:
-        if not any(f"{name}.".startswith(prefix) for name in names):
-            yield f"prefixes: no attribute of the table begins with {prefix!r}; write the beginning of their names"
-    if not table.events and any(text.startswith(("@messages", "@answers")) for text in (*table.input, *table.output)):
-        yield "events: is missing; @messages and @answers are what the events describe"
-    for text in (*table.kinds, *table.input, *table.output, *table.searching_tools, *table.failed, *table.texts()):
-        if (mistake := _path_mistake(text)) is not None:
-            yield f"{text!r}: {mistake}"
 
 
 def _path_mistake(text: str) -> str | None:

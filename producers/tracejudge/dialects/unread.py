@@ -44,16 +44,12 @@ class Unread(Struct, frozen=True):
         return bool(self.table) or any(map(_LIKE_CALL.search, self.names))
 
     @property
-    def fault(self) -> str:
-        """What is wrong."""
-        reads = f"table {self.table} reads these spans, but not" if self.table else "no dialect reads"
-        return f"{reads} {', '.join(self.names) or 'them'}"
-
-    @property
     def words(self) -> str:
         """What is wrong, and how to correct it."""
-        advice = "name them in its input and output" if self.table else ADVICE
-        return f"{self.fault}; {advice}" if self.is_like_call else self.fault
+        names = ", ".join(self.names) or "them"
+        if self.table:
+            return f"table {self.table} reads these spans, but not {names}; name them in its input and output"
+        return f"no dialect reads {names}{f'; {ADVICE}' if self.is_like_call else ''}"
 
 
 def unread(spans: Iterable[RawSpan], dialects: Dialects) -> list[Unread]:

@@ -116,8 +116,12 @@ def test_a_mistake_is_named_with_its_place_and_the_choices(tmp_path: Path) -> No
         ({"name": "A b"}, "name: must be letters"),
         ({"name": "gen_ai"}, "name: there are two tables of the name 'gen_ai'"),
         ({"prefixes": ["a"]}, "prefixes: name the beginnings of attributes"),
-        ({"prefixes": "acme."}, "prefixes: expected `array`, got `str`"),
+        ({"prefixes": 1}, "prefixes: expected `array`, got `int`"),
         ({"kinds": {}}, "kinds: without kinds and calls no span is a call of a model"),
+        ({"kinds": {"acme.step": {}}}, "kinds: an attribute has no values"),
+        ({"prefixes": ["acme_"]}, "prefixes: no attribute of the table begins with 'acme_'"),
+        ({"input": {"@messages": "messages"}}, "events: is missing"),
+        ({"model": ["acme.m/-1/name"]}, "'acme.m/-1/name': items are counted from 0"),
         ({"kinds": {"acme.step": {"a": "model"}}}, "kinds: 'model' is no kind of span; there are llm, agent, chain"),
         ({"kinds": {"acme.step": "llm"}}, "kinds: expected `object`, got `str`"),
         (
@@ -135,7 +139,7 @@ def test_a_mistake_is_named_with_its_place_and_the_choices(tmp_path: Path) -> No
         with pytest.raises(TableError) as raised:
             dialects_with([{**ACME, **change}])
         assert words in str(raised.value), change
-    for content, words in (("{", "is no JSON"), ("[[]]", "a table is an object"), ("{}", "name: is missing")):
+    for content, words in (("{", "is no JSON"), ("[" * 99_999, "is no JSON"), ("[[]]", "a table is an object"), ("{}", "name: is missing")):
         file = tmp_path / "a.json"
         file.write_text(content)
         with pytest.raises(TableError, match=words):
@@ -166,9 +170,11 @@ def test_an_exporter_takes_tables_as_arguments_and_from_the_environment(
     file = tmp_path / "acme.json"
     file.write_text(json.dumps(ACME))
     second = tmp_path / "second.json"
-    second.write_text(json.dumps({**ACME, "name": "second", "prefixes": ["second."]}))
+    second.write_text(json.dumps({**ACME, "name": "second"}))
     monkeypatch.setenv("TRACEJUDGE_DIALECTS", f"{file}{os.pathsep}{second}")
-    for exporter in (TraceJudgeExporter(), TraceJudgeExporter(dialects=[ACME])):
+    one = {**ACME, "prefixes": "acme.", "model": "acme.engine"}
+    for dialects in (None, [ACME], str(file), file, one):
+        exporter = TraceJudgeExporter(dialects=dialects)
         assert exporter._dialects.tables[0].name == "acme"
         exporter.shutdown()
     file.write_text("{")

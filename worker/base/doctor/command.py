@@ -24,7 +24,7 @@ from rich.text import Text
 
 from judges.models.registry import PROVIDERS
 from judges.registry import load_judges
-from tracejudge.dialects.unread import ADVICE, Unread
+from tracejudge.dialects.unread import Unread
 from tracejudge_worker import replaced_files
 from worker.base.accounting import describe_lost, read_account, sum_accounts
 from worker.base.commands.options import JSON, OUT, REDIS, amount, config_file, print_json
@@ -251,9 +251,9 @@ def unusable_input(store: Store) -> Sequence[Finding]:
     """Check whether entries of the last day were no traces, or fields were left out of traces."""
     since = store.now_ms() / 1000 - 86_400.0
     findings = []
-    listed_input = read_invalid(store)
+    items = read_invalid(store)
     # Spans without a call of a model are below, if they are like those of one; most services send others.
-    if invalid := [item for item in listed_input if item.at >= since and item.reason not in _OF_SPANS]:
+    if invalid := [item for item in items if item.at >= since and item.reason not in _OF_SPANS]:
         last = invalid[0]
         count = f"{len(invalid)} or more" if len(invalid) == MAX_INVALID else f"{len(invalid)}"
         cause = ", ".join(filter(None, (last.reason, last.detail, last.trace_id and f"trace id {last.trace_id}")))
@@ -268,20 +268,16 @@ def unusable_input(store: Store) -> Sequence[Finding]:
         findings.append(warning("input fields", what, "send them in the types of docs/publishing.md"))
     # What was seen in the last hour: a table that was added since ends the warning.
     hour = store.now_ms() / 1000 - 3600.0
-    kinds = [
-        f"{kind.scope}: {kind.fault} (last at {time.strftime('%H:%M', time.gmtime(record.at))} UTC)"
-        for record in read_unread(store)
-        if record.at >= hour
-        and (kind := Unread(record.instrumentation, record.names[:_MAX_LISTED], 0, record.table)).is_like_call
-    ]
-    if kinds:
-        what = "; ".join(kinds[:_MAX_LISTED])
-        findings.append(warning("input spans", what, f"if they are calls of a model, correct your table or {ADVICE}"))
-    if empty := dict.fromkeys(
-        row.detail for row in listed_input if row.reason == NO_CONTENT and row.at >= hour and not row.keys
-    ):
-        what = "; ".join(list(empty)[:_MAX_LISTED])
-        findings.append(warning("input content", what, "set the named variable where the spans are made"))
+    told = dict.fromkeys(
+        item.detail for item in items if item.reason == NO_CONTENT and item.at >= hour and not item.keys
+    )
+    for record in read_unread(store):
+        kind = Unread(record.instrumentation, record.names[:_MAX_LISTED], 0, record.table)
+        if record.at >= hour and kind.is_like_call:
+            told[f"{kind.scope} (last at {time.strftime('%H:%M', time.gmtime(record.at))} UTC): {kind.words}"] = None
+    if told:
+        what = "; ".join(islice(told, _MAX_LISTED))
+        findings.append(warning("input spans", what, "the spans of other programs need none of this"))
     return findings or [ok("input", "all entries of the last day were usable")]
 
 

@@ -19,7 +19,7 @@ from judges.core.faults import Fault, Faults, SettingsError, one_line, run_fault
 from judges.custom.definition import MAX_BYTES
 from judges.models.registry import known_model
 from worker.base.commands.options import CONFIG, JSON, NOTES, amount, print_json
-from worker.base.dialects import ignored_faults, is_table, read_fields, table_faults, table_files, write_table
+from worker.base.dialects import is_table, read_fields, table_faults, table_files, write_table
 from worker.core.config.loading import build, models_of_judge
 from worker.core.config.reading import ConfigSources, named_variables, read, unconfigured, unknown_variables
 from worker.core.config.settings import Rule, Settings
@@ -113,15 +113,11 @@ def command(file: str | None, config: str | None, to: str | None, *, as_json: bo
     """  # noqa: D301 - click's mark for lines that stay as they are
     if file is not None and config is not None:
         raise click.UsageError("give the file once: as FILE or as --config")
-    if to is not None and (file is None or not is_table(Path(file))):
-        raise click.UsageError("--to writes the table of a dialect: give it as FILE")
-    if to is not None and Path(to).suffix not in {".json", ".toml"}:
-        raise click.UsageError("--to writes TOML or JSON: name the file FILE.toml or FILE.json")
+    if to is not None and (file is None or not is_table(Path(file)) or Path(to).suffix not in {".json", ".toml"}):
+        raise click.UsageError("--to writes the table of a dialect: give it as FILE, and name a .toml or .json")
     rows = lint(os.environ, file or config)
     if to is not None and file is not None and not rows:
-        if isinstance(fields := read_fields(Path(file)), list):
-            raise click.UsageError("--to writes one table, and FILE holds a list of them")
-        write_table(Path(to), fields)
+        write_table(Path(to), read_fields(Path(file)))
     for finding in rows:
         print_json(finding) if as_json else print(finding)
     errors = sum(finding.severity == "error" for finding in rows)
@@ -167,7 +163,9 @@ def examine(
         warnings, _ = run_faults(sources.with_places(_warnings(settings, sources, environment)))
         # The defaults are no mistakes.
         faults = [fault for fault in warnings if fault.place != "defaults"]
-    faults += ignored_faults(sources.path)
+    for path in table_files(sources.path, "*.json"):
+        fix = f"write it as TOML: tracejudge lint {path} --to {path.with_suffix('.toml')}"
+        faults.append(Fault("", "no gateway reads tables in JSON", fix, "unused", str(path)))
     return Configuration([*faults, *unknown_variables(settings, environment)], settings, sources.path)
 
 

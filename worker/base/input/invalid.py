@@ -42,9 +42,8 @@ def list_entries(*, config: str | None, redis_url: str | None, limit: int, as_js
         for row in (*rows, *unread):
             print_json(row)
         unread = []
-    rows, published = [
-        [row for row in rows if (row.reason == NO_CONTENT) is is_published] for is_published in (False, True)
-    ]
+    published = dict.fromkeys(row.detail for row in rows if row.reason == NO_CONTENT)
+    rows = [row for row in rows if row.reason != NO_CONTENT]
     if rows and not as_json:
         table = _table("time\nreason", "detail\ntrace id, names")
         for row in rows:
@@ -55,11 +54,10 @@ def list_entries(*, config: str | None, redis_url: str | None, limit: int, as_js
     if unread:
         table = _table("spans", "instrumentation\nattributes that no dialect reads")
         for kind in unread:
-            names = plain(", ".join(kind.names)) + (f" (not in table {plain(kind.table)})" if kind.table else "")
-            table.add_row(f"{kind.spans:,}", f"{plain(kind.instrumentation)}\n{names}")
+            table.add_row(f"{kind.spans:,}", f"{plain(kind.instrumentation)}\n{plain(', '.join(kind.names))}")
         OUT.print(table)
         NOTES.print(f"To have them read, {ADVICE}.")
-    for detail in () if as_json else dict.fromkeys(row.detail for row in published):
+    for detail in () if as_json else published:
         NOTES.print(f"Published without content: {plain(detail)}.")
     NOTES.print(f"{amount(len(rows), 'invalid entry') if len(rows) == 1 else f'{len(rows):,} invalid entries'}")
 

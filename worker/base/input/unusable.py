@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tracejudge.ingest")
 
 MAX_INVALID: Final = 100
-NO_CONTENT: Final = "no_content"
-"""Why the gateway lists a trace that it published: nothing of what was asked or answered is in it."""
+NO_CONTENT: Final = "no_content"  # The gateway published the trace, without an answer.
 
 
 class InvalidRecord(Struct, frozen=True):
@@ -60,10 +59,7 @@ class LeftOutRecord(Struct, frozen=True):
 
 
 class UnreadRecord(Struct, frozen=True):
-    """An instrumentation with attributes that no dialect reads, how many spans it had, and when the last one came.
-
-    ``table`` is the user's one that reads the spans, but none of these attributes.
-    """
+    """An instrumentation with attributes that no dialect reads, or that a table misses; ``at`` is of the last span."""
 
     instrumentation: str
     names: tuple[str, ...]
@@ -202,7 +198,6 @@ def read_unread(store: Store) -> list[UnreadRecord]:
             if kind == "count":
                 counts[instrumentation] += int(value)
             elif kind == "kind":
-                record = msgspec.json.decode(value, type=UnreadRecord)
-                kinds[instrumentation] = max(record, kinds.get(instrumentation, record), key=lambda each: each.at)
-    common = ((kinds.get(name), count) for name, count in counts.most_common(MAX_INVALID))
-    return [msgspec.structs.replace(record, spans=count) for record, count in common if record is not None]
+                kinds[instrumentation] = msgspec.json.decode(value, type=UnreadRecord)
+    common = ((kinds[name], count) for name, count in counts.most_common(MAX_INVALID) if name in kinds)
+    return [msgspec.structs.replace(record, spans=count) for record, count in common]

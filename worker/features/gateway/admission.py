@@ -382,9 +382,7 @@ class Losses:
     def tell_empty(self, spans: Iterable[RawSpan], dialects: Dialects, trace_id: str, *, has_content: bool) -> None:
         """List why a published trace has no answer: names that no table reads, or content that is not captured."""
         listed = list(spans)
-        scopes = {shown_scope(span.scope or "") for span in listed}
-        # All of them begin their minute.
-        if not any([self._minute.take((NO_CONTENT, scope)) for scope in scopes]):
+        if not sum(self._minute.take((NO_CONTENT, shown_scope(span.scope or ""))) for span in listed):
             return
         kinds = [kind for kind in unread(listed, dialects) if kind.is_like_call]
         for kind in kinds:

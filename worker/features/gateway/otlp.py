@@ -5,7 +5,7 @@ On the path of a request nothing is built for an attribute: spans are grouped by
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -86,8 +86,7 @@ class Request:
         self.traces: dict[str, Group] = {}
         self.instrumentations = instrumentations
         self._client = client
-        # Spans that no dialect reads: the first one of each instrumentation and service of the client.
-        self.unread: dict[tuple[str, Hashable], Unread] = {}
+        self.unread: dict[tuple[str, Hashable], Unread] = {}  # Of each instrumentation and sender the first one.
         self.count = 0
         self.ignored = 0  # Log records that are no part of a conversation with a model; they are accepted and not kept.
         self.dropped: dict[str, Loss] = {}
@@ -98,12 +97,6 @@ class Request:
             loss = self.dropped.get(reason)
             loss = loss or Loss(reason, 0, names=tuple(names))
             self.dropped[reason] = msgspec.structs.replace(loss, count=loss.count + count)
-
-    def is_examined(self, source: Source, scope: str) -> bool:
-        """Return whether the spans of an instrumentation are to be examined."""
-        subject = scope, (self._client, source.service)
-        told = self.instrumentations
-        return told is not None and told.is_open(*subject) and subject not in self.unread
 
     def add(
         self,
@@ -134,11 +127,12 @@ class Request:
         own = group.parts.get(key)
         if own is None:
             own = group.parts[key] = Part(*part, items=[])
-        if not part[1] and self.instrumentations is not None and self.is_examined(part[2], part[3]):
+        told, subject = self.instrumentations, (part[3], (self._client, part[2].service))
+        if not part[1] and told is not None and told.is_open(*subject) and subject not in self.unread:
             # Kinds are short texts; content is not read here.
             texts = {pair.key: ((pair.value and pair.value.string_value) or "1")[:100] for pair in attributes}
-            if (kind := self.instrumentations.examine(part[3], texts)) is not None:
-                self.unread[part[3], (self._client, part[2].service)] = kind
+            if (kind := told.examine(part[3], texts)) is not None:
+                self.unread[subject] = kind
         own.items.append(item)
         group.has_root |= is_root
         group.count += 1
@@ -445,14 +439,15 @@ def _read_json(request: Request, body: bytes, service: str | None, *, is_log: bo
                 except (NoTraceError, ValueError, RecursionError):
                     request.drop("no_ids")
                     continue
-                own: list[_Attribute] = []
-                if is_log or request.is_examined(source, part[3]):
-                    # What is no list of attributes is left out here, or counted as unreadable afterwards.
-                    with contextlib.suppress(NoTraceError, ValueError, RecursionError):
-                        own = _decoded(ids.attributes, _attributes_decoder)
-                name = ids.event_name or (_event_name(own) if is_log else "")
+                name = ids.event_name or (_event_name(_pairs(ids.attributes)) if is_log else "")
                 is_root = not is_log and _is_local_root(ids.parent_span_id, ids.flags)
-                request.add(part, bytes(raw), both, name, is_root=is_root, attributes=own)
+                request.add(part, bytes(raw), both, name, is_root=is_root, attributes=_pairs(ids.attributes))
+
+
+def _pairs(raw: Raw) -> Iterator[_Attribute]:
+    # What is no list of attributes is counted as unreadable afterwards.
+    with contextlib.suppress(NoTraceError, ValueError, RecursionError):
+        yield from _decoded(raw, _attributes_decoder)
 
 
 # ---- after the request: items as the SDK's types ----
