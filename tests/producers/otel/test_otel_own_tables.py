@@ -12,6 +12,7 @@ from msgspec.structs import asdict as as_fields
 from tracejudge.dialects import RawEvent, RawSpan, builtin, own_tables
 from tracejudge.dialects.names import Call
 from tracejudge.dialects.own_tables import TableError, dialects_with, table_of
+from tracejudge.dialects.unread import unread
 from tracejudge.otel import TraceJudgeExporter
 from tracejudge.otel.joining import join
 from tracejudge.otel.span_buffer import SpanGroup
@@ -183,3 +184,26 @@ def test_an_exporter_takes_tables_as_arguments_and_from_the_environment(
     exporter.shutdown()
     assert exporter._dialects is builtin()
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == ["TRACEJUDGE_DIALECTS is not used"]
+
+
+def test_names_that_no_table_reads_are_told_also_below_known_prefixes() -> None:
+    dialects = dialects_with([{**ACME, "capture": "ACME_CONTENT"}])
+    for attributes, names, table in (
+        (("llm.prompt", "llm.response"), ("llm.prompt", "llm.response"), ""),
+        (("ai.answer",), ("ai.answer",), ""),
+        (("genkit:input", "genkit:output"), ("genkit:input", "genkit:output"), ""),
+        (("gen_ai.system", "bot.prompt", "http.route"), ("bot.prompt",), ""),
+        (("input.value", "output.value"), ("input.value", "output.value"), ""),
+        (("acme.kind", "acme.question"), ("acme.kind",), ""),
+        (("gen_ai.operation.name", "gen_ai.agent.name"), (), ""),
+        (("http.route", "traceloop.association.properties.chat_id"), (), ""),
+        ((("acme.step", "completion"), "acme.llm.request", "acme.engine"), ("acme.llm.request",), "acme"),
+        ((("acme.step", "completion"), "acme.answer", "acme.llm.request"), (), ""),
+        ((("acme.step", "lookup"), "acme.llm.request"), (), ""),
+        ((("gen_ai.operation.name", "chat"), "gen_ai.output.type", "logfire.msg"), (), ""),
+        ((("gen_ai.operation.name", "chat"), "bot.prompt"), ("bot.prompt",), ""),
+    ):
+        pairs = dict((each, "x") if isinstance(each, str) else each for each in attributes)
+        span = RawSpan(trace_id="t", span_id="s", attributes=pairs, scope="bot:sdk")
+        (kind,) = unread([span], dialects)
+        assert (kind.scope, kind.names, kind.table) == ("bot:sdk", names, table), attributes
