@@ -1,8 +1,8 @@
 """`tracejudge lint` and `tracejudge init`: all findings at once, each at its line; a file that is right and stays."""
 
 import json
-import shutil
 import re
+import shutil
 import tomllib
 from pathlib import Path
 

@@ -1,6 +1,5 @@
 """The small parts of the delivery: latch, backoff, flush requests, reports, throttled log."""
 
-import logging
 import threading
 
 import pytest
@@ -112,7 +111,16 @@ def test_each_subject_is_taken_once_a_minute_and_only_so_many_at_a_time() -> Non
     now_s = 5.0
     once = Once(lambda: now_s, most=2)
     taken = []
-    for now_s, subject in ((5.0, "a"), (6.0, "a"), (7.0, "b"), (8.0, "c"), (64.9, "a"), (65.0, "a"), (66.0, "c"), (126.0, "c")):
+    for now_s, subject in (
+        (5.0, "a"),
+        (6.0, "a"),
+        (7.0, "b"),
+        (8.0, "c"),
+        (64.9, "a"),
+        (65.0, "a"),
+        (66.0, "c"),
+        (126.0, "c"),
+    ):
         assert once.is_due(subject) is once.is_due(subject), "asking begins nothing"
         if once.take(subject):
             taken.append((now_s, subject))

@@ -1,7 +1,7 @@
 """Spans that no table reads: which instrumentations write them, and the names of their attributes, never a value."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -34,9 +34,8 @@ class Unread(Struct, frozen=True):
     scope: str  # Name of the instrumentation.
     names: tuple[str, ...]  # Attributes that no table reads and no general convention has.
     count: int  # Spans.
-    table: str = (
-        ""  # The user's table that reads them as calls of a model, of which no attribute with content is there.
-    )
+    table: str = ""  # The user's table that reads them as calls of a model, and misses all their content.
+    setting: str = ""  # What has the content of calls captured, where they hold none.
 
     @property
     def is_like_call(self) -> bool:
@@ -47,6 +46,8 @@ class Unread(Struct, frozen=True):
     def words(self) -> str:
         """What is wrong, and how to correct it."""
         names = ", ".join(self.names) or "them"
+        if self.setting:
+            return f"they hold no content; set {self.setting}"
         if self.table:
             return f"table {self.table} reads these spans, but not {names}; name them in its input and output"
         return f"no dialect reads {names}{f'; {ADVICE}' if self.is_like_call else ''}"
@@ -67,6 +68,15 @@ def unread(spans: Iterable[RawSpan], dialects: Dialects) -> list[Unread]:
     return kinds
 
 
+def without_answer(spans: Sequence[RawSpan], dialects: Dialects, *, has_content: bool) -> list[Unread]:
+    """Describe why a call of a model has no answer: by names that no table reads, else by what captures content."""
+    kinds = [kind for kind in unread(spans, dialects) if kind.is_like_call]
+    for span in () if kinds or has_content else reversed(spans):
+        if dialects.read(span).role is Role.LLM and (setting := dialects.capture(span)) is not None:
+            return [Unread(shown_scope(span.scope or ""), (), 1, setting=setting)]
+    return kinds
+
+
 def _unread_of(span: RawSpan, dialects: Dialects) -> tuple[list[str], str]:
     """Return the names that no table of a span reads, and the user's table if it misses all its content."""
     role, keys = dialects.read(span).role, {key: _FLATTENED.split(key, maxsplit=1)[0] for key in span.attributes}
@@ -74,7 +84,7 @@ def _unread_of(span: RawSpan, dialects: Dialects) -> tuple[list[str], str]:
     tables = [table for table in dialects.tables if any(key.startswith(table.prefixes) for key in keys)]
     own = [table for table in tables if table not in builtin().tables]
     content = {Path(text).name for table in tables for text in (*table.input, *table.output)}
-    if (role is not None and not is_call) or (is_call and (span.events or not content.isdisjoint(present))):
+    if role is not None and (not is_call or span.events or not content.isdisjoint(present)):
         return [], ""
     kinds = {Path(text).name for table in tables if table not in own for text in table.kinds}
     # What has a kind of one of our tables is of its dialect, with all names that begin as those.
@@ -96,11 +106,3 @@ def _unread_of(span: RawSpan, dialects: Dialects) -> tuple[list[str], str]:
 def shown_scope(scope: str) -> str:
     """Return the name of an instrumentation for a log or a list."""
     return scope if not scope or re.fullmatch(r"[\w.:@/ -]{1,120}", scope) else "(another)"
-
-
-def missing_content(spans: Iterable[RawSpan], dialects: Dialects) -> tuple[str, str] | None:
-    """Return the instrumentation of the last call of a model, and the setting that captures the content of calls."""
-    for span in reversed(list(spans)):
-        if dialects.read(span).role is Role.LLM and (setting := dialects.capture(span)) is not None:
-            return shown_scope(span.scope or ""), setting
-    return None

@@ -18,14 +18,14 @@ from tracejudge import api
 from tracejudge.delivery.fork import NativeThread, Wakeup, native_lock, reentrant_lock, reset_in_children
 from tracejudge.dialects import Dialects, RawSpan, builtin
 from tracejudge.dialects.own_tables import VARIABLE, Source, TableError, dialects_with
-from tracejudge.dialects.unread import missing_content, shown_scope, unread
+from tracejudge.dialects.unread import unread, without_answer
 from tracejudge.log import Once, log_guarded, report_internal_error
 from tracejudge.otel.joining import SpanGroup, has_no_content, join
 from tracejudge.otel.span_buffer import Limits, Loss, SpanBuffer, raw_span
 
 _IDLE_S: Final = 60.0
 _MAX_TOLD: Final = 500
-_MAX_EXAMINED: Final = 20
+_MAX_EXAMINED: Final = 100
 
 
 def exit_handler(exporter: SpanExporter) -> Callable[[], None]:
@@ -165,7 +165,7 @@ class TraceJudgeExporter(SpanExporter):
         self._reported = 0
         self._minute = Once(time.monotonic)
         self._told = Once(time.monotonic, period_s=math.inf, most=_MAX_TOLD)
-        self._examined: Counter[str] = Counter()  # Traces by instrumentation.
+        self._examined: Counter[str] = Counter()  # Spans by instrumentation.
 
     def _run_first_at_exit(self) -> None:
         atexit.unregister(self._exit_handler)
@@ -240,23 +240,28 @@ class TraceJudgeExporter(SpanExporter):
         """Log, once for each instrumentation, that its spans are no trace, or that they hold no content."""
         if fields is None:
             self._lose(Loss.NO_MODEL_CALL, len(group.spans))
-        elif fields.get("output") or fields.get("error"):
+            kinds, fault = unread(filter(self._is_new, group.spans), self._dialects), "are no traces"
+        elif (
+            fields.get("output")
+            or fields.get("error")
+            or not self._minute.take(frozenset(span.scope for span in group.spans))
+        ):
             return
-        fault = "are no traces" if fields is None else "have no answer"
-        for each in unread(filter(self._is_new, group.spans), self._dialects):
-            self._examined[each.scope] += 1
-            if (each.is_like_call or (fields is None and each.names)) and self._told.take((each.scope, fault)):
-                level = logging.WARNING if each.is_like_call else logging.INFO
-                log_guarded(level, "OpenTelemetry spans of %r %s: %s", each.scope, fault, each.words)
-        if fields is not None and has_no_content(fields):
-            missing = missing_content(group.spans, self._dialects)
-            if missing is not None and self._told.take((missing[0], fault)):
-                log_guarded(logging.WARNING, "OpenTelemetry spans of %r hold no content; set %s", *missing)
+        else:
+            kinds = without_answer(group.spans, self._dialects, has_content=not has_no_content(fields))
+            fault = "have no answer"
+        for kind in kinds:
+            if (kind.names or kind.setting) and self._told.take((kind.scope, fault)):
+                level = logging.WARNING if kind.setting or kind.is_like_call else logging.INFO
+                log_guarded(level, "OpenTelemetry spans of %r %s: %s", kind.scope, fault, kind.words)
 
     def _is_new(self, span: RawSpan) -> bool:
         # Most services send spans that call no model: the first ones tell what their instrumentation writes.
-        examined, scope = self._examined, shown_scope(span.scope or "")
-        return examined[scope] < _MAX_EXAMINED and (len(examined) < _MAX_TOLD or scope in examined)
+        examined, scope = self._examined, span.scope or ""
+        if examined[scope] >= _MAX_EXAMINED or (len(examined) >= _MAX_TOLD and scope not in examined):
+            return False
+        examined[scope] += 1
+        return True
 
     def _report(self) -> None:
         with self._lock:  # the thread and `shutdown` may be here at the same time

@@ -423,7 +423,7 @@ def test_an_instrumentation_without_content_is_told_once_with_its_setting(start:
         assert gateway.post("/v1/traces", request.SerializeToString(), PROTOBUF).content == b""
         stored.wait(number)
     setting = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY"
-    told = {("no_content", f"the spans of {scope} hold no content; set {setting}") for scope in scopes}
+    told = {("no_content", f"spans of {scope}: they hold no content; set {setting}") for scope in scopes}
     assert {(record.reason, record.detail) for record in stored.invalid(3)} == told
     assert len(stored.invalid(3)) == 3
 

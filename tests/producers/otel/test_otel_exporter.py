@@ -302,8 +302,8 @@ def test_spans_that_no_dialect_reads_are_counted_and_told_once(
     older = ", or of older spans ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS=true"
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", f"OpenTelemetry spans of 'acme' are no traces: no dialect reads acme.prompt; {advice}"),
-        ("INFO", f"OpenTelemetry spans of 'cart' are no traces: no dialect reads cart.total"),
-        ("WARNING", f"OpenTelemetry spans of 'genai' hold no content; set {setting}"),
-        ("WARNING", f"OpenTelemetry spans of 'adk' hold no content; set {setting}{older}"),
+        ("INFO", "OpenTelemetry spans of 'cart' are no traces: no dialect reads cart.total"),
+        ("WARNING", f"OpenTelemetry spans of 'genai' have no answer: they hold no content; set {setting}"),
+        ("WARNING", f"OpenTelemetry spans of 'adk' have no answer: they hold no content; set {setting}{older}"),
     ]
     assert len(sdk.traces()) == 6

@@ -140,7 +140,12 @@ def test_a_mistake_is_named_with_its_place_and_the_choices(tmp_path: Path) -> No
         with pytest.raises(TableError) as raised:
             dialects_with([{**ACME, **change}])
         assert words in str(raised.value), change
-    for content, words in (("{", "is no JSON"), ("[" * 99_999, "is no JSON"), ("[[]]", "a table is an object"), ("{}", "name: is missing")):
+    for content, words in (
+        ("{", "is no JSON"),
+        ("[" * 99_999, "is no JSON"),
+        ("[[]]", "a table is an object"),
+        ("{}", "name: is missing"),
+    ):
         file = tmp_path / "a.json"
         file.write_text(content)
         with pytest.raises(TableError, match=words):

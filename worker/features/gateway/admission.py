@@ -26,7 +26,7 @@ from starlette.responses import Response
 
 from tracejudge.dialects import Dialects, RawSpan
 from tracejudge.dialects.names import Role
-from tracejudge.dialects.unread import Unread, missing_content, shown_scope, unread
+from tracejudge.dialects.unread import Unread, shown_scope, unread, without_answer
 from tracejudge.log import Once
 from worker.base.input.unusable import NO_CONTENT, InvalidRecord, LeftOutRecord, UnreadRecord, UnusableInput
 from worker.core.config.serving import MIN_TOKEN_CHARS, Listen, Secret
@@ -343,7 +343,7 @@ class Losses:
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str, str], int] = {}
         self._unread: dict[str, Unread] = {}  # By instrumentation.
-        self._minute = Once(clock, most=3 * _MAX_LISTED)
+        self._minute, self._examined = Once(clock), Once(clock, most=_MAX_LISTED)
         self._hour = Once(clock, period_s=3600.0, most=_MAX_LISTED)
 
     def refuse(self, error: RefusedError, path: str) -> None:
@@ -365,7 +365,7 @@ class Losses:
 
     def is_examined(self, scopes: Iterable[str]) -> bool:
         """Return whether traces without a call of all these instrumentations were described within the last minute."""
-        return not any(self._minute.is_due((_NO_CALL, shown_scope(scope))) for scope in scopes)
+        return not any(self._examined.is_due(shown_scope(scope)) for scope in scopes)
 
     def drop_unread(self, counts: Mapping[str, int], trace_id: str, kinds: Iterable[Unread] = ()) -> None:
         """Record the spans of a trace without a call of a model, by instrumentation."""
@@ -373,41 +373,34 @@ class Losses:
         self._metrics.dropped.labels(_NO_CALL).inc(total)
         self._log(("items dropped", _NO_CALL, ""), total)
         for kind in kinds:
-            self._minute.take((_NO_CALL, kind.scope))
+            self._examined.take(kind.scope)
             self._list(kind, _NO_CALL, trace_id)
         for scope, count in counts.items():
             if (known := self._unread.get(shown_scope(scope))) is not None:
-                self._count_unread(known, count)
+                self._count(known, count)
 
-    def tell_empty(self, spans: Iterable[RawSpan], dialects: Dialects, trace_id: str, *, has_content: bool) -> None:
-        """List why a published trace has no answer: names that no table reads, or content that is not captured."""
-        listed = list(spans)
-        if not sum(self._minute.take((NO_CONTENT, shown_scope(span.scope or ""))) for span in listed):
-            return
-        kinds = [kind for kind in unread(listed, dialects) if kind.is_like_call]
-        for kind in kinds:
-            self._list(kind, NO_CONTENT, trace_id)
-            self._count_unread(kind, kind.count)
-        missing = None if kinds or has_content else missing_content(listed, dialects)
-        if missing is not None and self._hour.take((NO_CONTENT, missing[0], False)):
-            scope, setting = missing
-            detail = f"the spans of {scope or 'an instrumentation without a name'} hold no content; set {setting}"
-            self._unusable.add_record(InvalidRecord("", time.time(), NO_CONTENT, detail, safe_id(trace_id), (), None))
-            log.warning("spans without content", instrumentation=scope, setting=setting)
+    def tell_empty(self, spans: Sequence[RawSpan], dialects: Dialects, trace_id: str, *, has_content: bool) -> None:
+        """List why a published trace has no answer; of the same instrumentations one a minute is examined."""
+        if self._examined.take(frozenset(span.scope for span in spans)):
+            for kind in without_answer(spans, dialects, has_content=has_content):
+                self._list(kind, NO_CONTENT, trace_id)
+                self._count(kind, kind.count)
 
     def _list(self, kind: Unread, reason: str, trace_id: str) -> None:
         # Services send many such spans, which would displace all others from the list.
         if not self._hour.take((reason, kind.scope, bool(kind.names))):
             return
+        if kind.setting:
+            log.warning("spans without content", instrumentation=kind.scope, setting=kind.setting)
         if kind.names and (len(self._unread) < _MAX_LISTED or kind.scope in self._unread):
             self._unread[kind.scope] = kind
-        detail = f"spans of {kind.scope or 'an instrumentation without a name'}: {kind.words}"
-        told = (reason, detail, safe_id(trace_id), kind.names, None)
+        told = (reason, f"spans of {kind.scope or '(no name)'}: {kind.words}", safe_id(trace_id), kind.names, None)
         self._unusable.add_record(InvalidRecord("", time.time(), *told))
 
-    def _count_unread(self, kind: Unread, count: int) -> None:
-        scope = kind.scope or "(no name)"
-        self._unusable.add_unread(UnreadRecord(scope, kind.names, count, kind.table, time.time()))
+    def _count(self, kind: Unread, count: int) -> None:
+        if kind.names:
+            told = (kind.scope or "(no name)", kind.names, count, kind.table, time.time())
+            self._unusable.add_unread(UnreadRecord(*told))
 
     def leave_out(self, field: str, service: str, trace_id: str) -> None:
         """Record a text that was left out of a trace."""

@@ -145,11 +145,11 @@ def read_request(
     *,
     is_log: bool,
     service: str | None,
-    instrumentations: Instrumentations | None = None,
+    told: Instrumentations | None = None,
     client: str = "",
 ) -> Request:
     """Group the items of a request by trace, or raise ``RefusedError``; ``service`` replaces the resource's."""
-    request = Request(instrumentations, client)
+    request = Request(told, client)
     try:
         if form is Form.PROTOBUF:
             _read_protobuf(request, body, service, is_log=is_log)

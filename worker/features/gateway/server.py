@@ -253,7 +253,7 @@ class Gateway:
                 form,
                 is_log=is_log,
                 service=client.service,
-                instrumentations=self.instrumentations,
+                told=self.instrumentations,
                 client=client.name,
             )
             items: OtlpRequest = read() if size <= _LARGE_BYTES else await self._work(read, size)
