@@ -87,10 +87,7 @@ def _signal_handler_code() -> set[CodeType]:
 
 
 def log_guarded(level: int, message: str, *values: object) -> None:
-    """Write to the log; a filter or handler of the host that raises does not stop the delivery.
-
-    Threads that publish only warn so that `init` is missing: a handler may block, or publish itself.
-    """
+    """Write to the log; a filter or handler of the host that raises does not stop the delivery."""
     try:
         logger.log(level, message, *values)
     except BaseException as error:  # noqa: BLE001 - as the docstring says

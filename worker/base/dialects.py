@@ -45,10 +45,9 @@ def table_faults(paths: list[Path]) -> Iterator[Fault]:
 
 def is_table(path: Path) -> bool:
     """Return whether a file is the table of a dialect and no configuration, by its name or its keys."""
-    if path.suffix == ".json" or path.parent.name == _FOLDER:
-        return True
     with suppress(SettingsError):
-        return not {"prefixes", "kinds", "calls"}.isdisjoint(read_fields(path))
+        is_named = path.suffix == ".json" or path.parent.name == _FOLDER
+        return is_named or not {"prefixes", "kinds", "calls"}.isdisjoint(read_fields(path))
     return False
 
 

@@ -89,17 +89,12 @@ def _unread_of(span: RawSpan, dialects: Dialects) -> tuple[list[str], str]:
     kinds = {Path(text).name for table in tables if table not in own for text in table.kinds}
     # What has a kind of one of our tables is of its dialect, with all names that begin as those.
     ours = builtin().prefixes if is_call or not kinds.isdisjoint(present) else ()
+    known = (*ours, *(start for table in tables for start in table.content))
     read = frozenset[str]().union(*(table.names for table in tables))
-    names = [
-        key
-        for key, name in keys.items()
-        if name not in read
-        and not _GENERAL.match(key)
-        and _SHOWN.fullmatch(key)
-        and not key.startswith((*ours, *(start for table in tables for start in table.content)))
-        # Of a call that one of our tables reads, other names tell nothing unless they are like those of content.
-        and (own or not is_call or _CONTENT.search(key))
-    ]
+    names = [key for key, name in keys.items() if name not in read and not key.startswith(known)]
+    # Of a call that one of our tables reads, other names tell nothing unless they are like those of content.
+    like = _CONTENT if is_call and not own else _SHOWN
+    names = [key for key in names if not _GENERAL.match(key) and _SHOWN.fullmatch(key) and like.search(key)]
     return names, own[0].name if own and is_call and names and not any(table.events for table in own) else ""
 
 

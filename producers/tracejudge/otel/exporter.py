@@ -238,18 +238,15 @@ class TraceJudgeExporter(SpanExporter):
 
     def _tell(self, group: SpanGroup, fields: Mapping[str, object] | None) -> None:
         """Log, once for each instrumentation, that its spans are no trace, or that they hold no content."""
+        scopes = frozenset(span.scope for span in group.spans)
         if fields is None:
             self._lose(Loss.NO_MODEL_CALL, len(group.spans))
             kinds, fault = unread(filter(self._is_new, group.spans), self._dialects), "are no traces"
-        elif (
-            fields.get("output")
-            or fields.get("error")
-            or not self._minute.take(frozenset(span.scope for span in group.spans))
-        ):
+        elif fields.get("output") or fields.get("error") or not self._minute.take(scopes):
             return
         else:
-            kinds = without_answer(group.spans, self._dialects, has_content=not has_no_content(fields))
-            fault = "have no answer"
+            has_content, fault = not has_no_content(fields), "have no answer"
+            kinds = without_answer(group.spans, self._dialects, has_content=has_content)
         for kind in kinds:
             if (kind.names or kind.setting) and self._told.take((kind.scope, fault)):
                 level = logging.WARNING if kind.setting or kind.is_like_call else logging.INFO

@@ -268,15 +268,13 @@ def unusable_input(store: Store) -> Sequence[Finding]:
         findings.append(warning("input fields", what, "send them in the types of docs/publishing.md"))
     # What was seen in the last hour: a table that was added since ends the warning.
     hour = store.now_ms() / 1000 - 3600.0
-    told = dict.fromkeys(
-        item.detail for item in items if item.reason == NO_CONTENT and item.at >= hour and not item.keys
-    )
+    told = [item.detail for item in items if item.reason == NO_CONTENT and item.at >= hour and not item.keys]
     for record in read_unread(store):
         kind = Unread(record.instrumentation, record.names[:_MAX_LISTED], 0, record.table)
         if record.at >= hour and kind.is_like_call:
-            told[f"{kind.scope} (last at {time.strftime('%H:%M', time.gmtime(record.at))} UTC): {kind.words}"] = None
+            told.append(f"{kind.scope} (last at {time.strftime('%H:%M', time.gmtime(record.at))} UTC): {kind.words}")
     if told:
-        what = "; ".join(islice(told, _MAX_LISTED))
+        what = "; ".join(islice(dict.fromkeys(told), _MAX_LISTED))
         findings.append(warning("input spans", what, "the spans of other programs need none of this"))
     return findings or [ok("input", "all entries of the last day were usable")]
 

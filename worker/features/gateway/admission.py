@@ -318,7 +318,6 @@ EXPLAINED: Final = {
     "expired": "no gateway joined the trace within a day",
     "redaction": "a redaction rule failed",
     "unreadable": "not readable as OTLP",
-    _NO_CALL: "no span is a call of a model",
 }
 
 

@@ -7,7 +7,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -46,7 +46,6 @@ _MAX_NESTED: Final = 100  # as protobuf's own parser
 _KINDS: Final = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUS: Final = {1: "ok", 2: "error"}
 _EVENT_NAME: Final = "event.name"
-_Item = TypeVar("_Item")
 _ENVIRONMENTS: Final = ("deployment.environment.name", "deployment.environment")
 
 
@@ -82,10 +81,10 @@ class Group:
 class Request:
     """The items of one request by trace, and the number of those that cannot be used, by reason."""
 
-    def __init__(self, instrumentations: Instrumentations | None = None, client: str = "") -> None:
+    def __init__(self, instrumentations: Instrumentations | None = None, sender: str = "") -> None:
         self.traces: dict[str, Group] = {}
         self.instrumentations = instrumentations
-        self._client = client
+        self._sender = sender
         self.unread: dict[tuple[str, Hashable], Unread] = {}  # Of each instrumentation and sender the first one.
         self.count = 0
         self.ignored = 0  # Log records that are no part of a conversation with a model; they are accepted and not kept.
@@ -110,8 +109,7 @@ class Request:
     ) -> None:
         """Add an item to its trace, or count why it is not used.
 
-        ``part`` is form, kind, source and scope; ``ids`` are trace id and span id, ``event`` the name of a log record's
-        event.
+        ``part`` is form, kind, source and scope; ``ids`` are trace id and span id, ``event`` that of a log record.
         """
         if part[1] and not event.startswith("gen_ai."):
             self.ignored += 1
@@ -127,7 +125,7 @@ class Request:
         own = group.parts.get(key)
         if own is None:
             own = group.parts[key] = Part(*part, items=[])
-        told, subject = self.instrumentations, (part[3], (self._client, part[2].service))
+        told, subject = self.instrumentations, (part[3], (self._sender, part[2].service))
         if not part[1] and told is not None and told.is_open(*subject) and subject not in self.unread:
             # Kinds are short texts; content is not read here.
             texts = {pair.key: ((pair.value and pair.value.string_value) or "1")[:100] for pair in attributes}
@@ -140,16 +138,10 @@ class Request:
 
 
 def read_request(
-    body: bytes,
-    form: Form,
-    *,
-    is_log: bool,
-    service: str | None,
-    told: Instrumentations | None = None,
-    client: str = "",
+    body: bytes, form: Form, *, is_log: bool, service: str | None, told: Instrumentations | None = None, by: str = ""
 ) -> Request:
     """Group the items of a request by trace, or raise ``RefusedError``; ``service`` replaces the resource's."""
-    request = Request(told, client)
+    request = Request(told, by)
     try:
         if form is Form.PROTOBUF:
             _read_protobuf(request, body, service, is_log=is_log)
@@ -222,9 +214,9 @@ def _read_protobuf(request: Request, body: bytes, service: str | None, *, is_log
                     request.drop("unreadable")
                     continue
                 event = (read.event_name or _event_name(read.attributes)) if is_log else ""
-                is_root = not is_log and _is_local_root(read.parent_span_id, read.flags)
-                ids = (read.trace_id, read.span_id)
-                request.add(part, content, ids, event, is_root=is_root, attributes=read.attributes)
+                is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
+                both, pairs = (read.trace_id, read.span_id), read.attributes
+                request.add(part, content, both, event, is_root=is_root, attributes=pairs)
 
 
 def _parsed(kind: type[Any], content: bytes) -> tuple[Any, bytes]:
@@ -321,12 +313,6 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     return number | digit << shift, at + 1
 
 
-def _is_local_root(parent: object, flags: int | str) -> bool:
-    if isinstance(flags, str):
-        flags = int(flags) if len(flags) < 20 and flags.isdecimal() else 0  # noqa: PLR2004 - more is no number of 64 bits
-    return not parent or flags & _REMOTE == _REMOTE
-
-
 def _event_name(attributes: "Iterable[KeyValue | _Attribute]") -> str:
     """Return the name of an event that has it among its attributes, as before OTLP 1.5."""
     return next((pair.value.string_value or "" for pair in attributes if pair.key == _EVENT_NAME and pair.value), "")
@@ -378,13 +364,13 @@ class _Ids(Struct, rename="camel"):
     trace_id: str = ""
     span_id: str = ""
     parent_span_id: str | None = None
-    flags: int | str = 0
+    flags: int = 0
     event_name: str = ""
     attributes: Raw = Raw(b"[]")
 
 
 _items_decoder = msgspec.json.Decoder(_Items)
-_ids_decoder = msgspec.json.Decoder(_Ids)
+_ids_decoder = msgspec.json.Decoder(_Ids, strict=False)  # Numbers may be texts.
 _attributes_decoder = msgspec.json.Decoder(list[_Attribute])
 
 
@@ -440,7 +426,7 @@ def _read_json(request: Request, body: bytes, service: str | None, *, is_log: bo
                     request.drop("no_ids")
                     continue
                 name = ids.event_name or (_event_name(_pairs(ids.attributes)) if is_log else "")
-                is_root = not is_log and _is_local_root(ids.parent_span_id, ids.flags)
+                is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
                 request.add(part, bytes(raw), both, name, is_root=is_root, attributes=_pairs(ids.attributes))
 
 
@@ -517,7 +503,7 @@ def _span(form: str, trace_id: str, scope: str, item: bytes) -> RawSpan:
         span_id=span_id,
         name=span.name,
         parent_id=parent or None,
-        is_local_root=_is_local_root(parent, span.flags),
+        is_local_root=not parent or span.flags & _REMOTE == _REMOTE,
         kind=_KINDS[span.kind] if isinstance(span.kind, int) and 0 <= span.kind < len(_KINDS) else _KINDS[0],
         started_at=_seconds(span.start_time_unix_nano),
         ended_at=_seconds(span.end_time_unix_nano),
@@ -565,7 +551,7 @@ class _JsonSpan(Struct, rename="camel"):
     span_id: str
     name: str = ""
     parent_span_id: str | None = None
-    flags: int | str = 0
+    flags: int = 0
     kind: int | str = 0
     start_time_unix_nano: int | str = 0
     end_time_unix_nano: int | str = 0
@@ -581,7 +567,7 @@ class _JsonLog(Struct, rename="camel"):
     body: _Value | None = None
 
 
-_span_decoder = msgspec.json.Decoder(_JsonSpan)
+_span_decoder = msgspec.json.Decoder(_JsonSpan, strict=False)
 _log_decoder = msgspec.json.Decoder(_JsonLog)
 
 
@@ -593,15 +579,12 @@ def _json_value(value: _Value | None, depth: int = 0) -> object:
     if value.double_value is not None:
         return float(value.double_value)
     if value.array_value is not None:
-        return [_json_value(item, depth + 1) for item in _items_of(value.array_value, _Value)]
+        inner = msgspec.convert(_without_null(value.array_value.get("values") or []), list[_Value])
+        return [_json_value(item, depth + 1) for item in inner]
     if value.kvlist_value is not None:
-        return _json_attributes(_items_of(value.kvlist_value, _Attribute), depth + 1)
+        pairs = msgspec.convert(_without_null(value.kvlist_value.get("values") or []), list[_Attribute])
+        return _json_attributes(pairs, depth + 1)
     return value.string_value if value.bool_value is None else value.bool_value
-
-
-def _items_of(value: dict[str, Any], kind: type[_Item]) -> list[_Item]:
-    items: list[_Item] = msgspec.convert(_without_null(value).get("values") or [], list[kind])  # type: ignore[valid-type]
-    return items
 
 
 def _json_attributes(attributes: Iterable[_Attribute], depth: int = 0) -> dict[str, object]:

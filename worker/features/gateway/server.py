@@ -254,7 +254,7 @@ class Gateway:
                 is_log=is_log,
                 service=client.service,
                 told=self.instrumentations,
-                client=client.name,
+                by=client.name,
             )
             items: OtlpRequest = read() if size <= _LARGE_BYTES else await self._work(read, size)
             self._admit_rate(client, items.count + items.ignored)
