@@ -16,6 +16,7 @@ from typing import Any, Final
 from docs.metrics import all_metrics
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS
 from tracejudge.delivery import buffer
+from worker.base.input.unusable import NO_CONTENT
 
 __all__ = ["page", "problems"]
 
@@ -106,6 +107,7 @@ def problems() -> Iterator[str]:
     for what, written, real in (
         *((f"value of {each}", labels.get(each, set()), values.get(each, set())) for each in {**labels, **values}),
         ("reason of dropped verdicts", {*TEXTS["export"]}, _export_reasons()),
+        ("reason of listed traces", {*TEXTS["listed"]}, {NO_CONTENT}),
         ("event of the log", {*TEXTS["events"]}, set(_logged())),
     ):
         yield from (f"docs/meanings.toml: {what} without a meaning: {name}" for name in sorted(real - written))
@@ -125,6 +127,7 @@ def _closed_lists() -> Mapping[str, Mapping[str, str]]:
     return {
         "Why a service did not deliver a trace": _producer_reasons(),
         **{each["title"]: {value: text for value, text in each.items() if value != "title"} for each in labels},
+        "Why the gateway lists a trace that it published": TEXTS["listed"],
         "Why an exporter drops a verdict": TEXTS["export"],
     }
 

@@ -2,15 +2,14 @@
 
 import time
 from collections.abc import Callable
-from typing import Final
 
 import structlog
 
 from judges.core.model import ModelError
 from judges.endpoints.availability import LimiterEvents
+from tracejudge.log import Once
 
 log = structlog.get_logger("tracejudge.judging")
-_ERROR_LOG_INTERVAL_S: Final = 60.0
 
 
 class CircuitLog(LimiterEvents):
@@ -18,8 +17,7 @@ class CircuitLog(LimiterEvents):
 
     def __init__(self, judge_model: str, steady: Callable[[], float] = time.monotonic) -> None:
         self._judge_model = judge_model
-        self._steady = steady
-        self._logged_at: dict[str, float] = {}
+        self._minute = Once(steady)
 
     def circuit_opened(self, error: ModelError, seconds: float) -> None:
         """Log the cause; the text of a ModelError is ours and quotes nothing."""
@@ -32,8 +30,6 @@ class CircuitLog(LimiterEvents):
 
     def endpoint_error(self, error: ModelError) -> None:
         """Log status and message, once a minute for each reason."""
-        now = self._steady()
-        if now >= self._logged_at.get(error.reason, now - _ERROR_LOG_INTERVAL_S) + _ERROR_LOG_INTERVAL_S:
-            self._logged_at[error.reason] = now
+        if self._minute.take(error.reason):
             fields = {"reason": error.reason, "note": str(error), "status": error.status, "said": error.message}
             log.warning("endpoint error", judge_model=self._judge_model, **fields)

@@ -8,15 +8,13 @@ TraceJudgeError
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from types import CodeType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final
 
 logger = logging.getLogger("tracejudge")
 
 observer: Callable[[BaseException], None] | None = None  # Receives every internal error; set by tests only.
-
-_LOG_INTERVAL_S = 60.0
 
 
 def report_internal_error(error: BaseException) -> None:
@@ -96,27 +94,32 @@ def log_guarded(level: int, message: str, *values: object) -> None:
         report_internal_error(error)
 
 
-class ThrottledLog:
-    """Log of one subject: at most one warning a minute. Only the sender and `shutdown` write to it.
+class Once:
+    """Tells once per subject and period what is to be said; of more subjects than ``most`` nothing is said."""
 
-    Threads that publish never log, except for the one warning that `init` is missing: a log handler of the host may
-    block, or publish itself.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], period_s: float = 60.0, most: int = 1_000) -> None:
         self._clock = clock
-        self._last_s: float | None = None
+        self._period_s = period_s
+        self._most = most
+        self._until_s: dict[Hashable, float] = {}
+        self._next_s = 0.0
 
-    def warn(self, message: str, *values: object) -> None:
-        """Log a warning unless one was logged within the last minute."""
+    def is_due(self, subject: Hashable) -> bool:
+        """Return whether nothing was said of a subject within the period."""
         now_s = self._clock()
-        if self._last_s is None or now_s - self._last_s >= _LOG_INTERVAL_S:
-            self._last_s = now_s
-            log_guarded(logging.WARNING, message, *values)
+        if len(self._until_s) >= self._most and now_s >= self._next_s:
+            # Other threads may add to it meanwhile.
+            self._until_s = {each: until_s for each, until_s in list(self._until_s.items()) if until_s > now_s}
+            self._next_s = now_s + self._period_s
+        until_s = self._until_s.get(subject)
+        return len(self._until_s) < self._most if until_s is None else now_s >= until_s
 
-    def info(self, message: str, *values: object) -> None:
-        """Log that a reported failure is over."""
-        log_guarded(logging.INFO, message, *values)
+    def take(self, subject: Hashable) -> bool:
+        """Return whether a subject is due, and begin its period."""
+        is_due = self.is_due(subject)
+        if is_due:
+            self._until_s[subject] = self._clock() + self._period_s
+        return is_due
 
 
 class TraceJudgeError(Exception):

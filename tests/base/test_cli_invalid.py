@@ -1,6 +1,7 @@
 """`tracejudge invalid list`, and what the doctor says of input that could not be used."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -9,7 +10,7 @@ from support.cli_parts import Run, words
 from support.doctor_parts import be_present, examined
 from support.stage_parts import IngestHarness, Keyspace
 
-from worker.base.input.unusable import UnreadRecord, UnusableInput
+from worker.base.input.unusable import InvalidRecord, UnreadRecord, UnusableInput
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 
@@ -73,31 +74,31 @@ def test_the_doctor_names_field_type_and_trace_id(served: Run, keyspace: Keyspac
 
 @pytest.mark.usefixtures("_patient_doctor")
 def test_spans_that_no_dialect_reads_are_listed_with_the_way_to_add_a_table(served: Run, keyspace: Keyspace) -> None:
+    advice = "add a table, see `A dialect of your own` in docs/opentelemetry.md"
+    empty, now = "the spans of x hold no content; set C", time.time()
     with closing(Store(keyspace.url, Keys(keyspace.prefix))) as store:
         unusable = UnusableInput(store)
-        for name, names, spans in (
-            ("acme", ("acme.prompt", "acme.engine"), 2),
-            ("bot", ("bot.text",), 7),
-            ("acme", (), 9),
+        for name, names, spans, seen in (
+            ("acme", ("acme.prompt", "acme.engine"), 11, now),
+            ("bot", ("bot.text",), 7, now),
+            ("old", ("old.prompt",), 5, now - 4000),
         ):
-            unusable.add_unread(UnreadRecord(name, names or ("acme.prompt", "acme.engine"), spans))
+            for some in (spans - 2, 2):
+                unusable.add_unread(UnreadRecord(name, names, some, at=seen))
+        unusable.add_unread(UnreadRecord("own", ("own.ask",), 3, "own_table", now))
+        for reason, detail in (("no_content", empty), ("no_content", empty), ("no_model_call", "spans of web")):
+            unusable.add_record(InvalidRecord("", now, reason, detail, "t1", (), None))
         unusable.write(at_end=True)
     ended = served("invalid", "list")
-    assert [line.split() for line in ended.out.splitlines()[2:]] == [
-        ["11", "acme"],
-        ["acme.prompt,", "acme.engine"],
-        ["7", "bot"],
-        ["bot.text"],
-    ]
-    assert "add a table, see `A dialect of your own` in docs/opentelemetry.md" in words(ended.err)
-    assert served("invalid", "list", "--json").lines == [
-        {"instrumentation": "acme", "names": ["acme.prompt", "acme.engine"], "spans": 11},
-        {"instrumentation": "bot", "names": ["bot.text"], "spans": 7},
-    ]
+    listed = words(ended.out.partition("dialect reads")[2])
+    assert listed == "11 acme acme.prompt, acme.engine 7 bot bot.text 5 old old.prompt 3 own own.ask"
+    assert words(ended.err) == f"To have them read, {advice}. Published without content: {empty}. 1 invalid entry"
+    shown = [(line["instrumentation"], line["spans"]) for line in served("invalid", "list", "--json").lines[3:]]
+    assert shown == [("acme", 11), ("bot", 7), ("old", 5), ("own", 3)]
     be_present(keyspace.url)
     _, parts = examined(served)
-    assert parts["input spans"] == (
-        "warning",
-        "no dialect reads the spans of acme (acme.prompt, acme.engine); bot (bot.text)",
-        "if they are calls of a model, add a table, see `A dialect of your own` in docs/opentelemetry.md",
-    )
+    at = f"(last at {time.strftime('%H:%M', time.gmtime(now))} UTC)"
+    reads = "table own_table reads these spans, but not own.ask; name them in its input and output"
+    what = f"{empty}; acme {at}: no dialect reads acme.prompt, acme.engine; {advice}; own {at}: {reads}"
+    assert (parts["input spans"].result, parts["input spans"].what) == ("warning", what)
+    assert "input" not in parts, "nothing was no trace"

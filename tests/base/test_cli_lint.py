@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -199,6 +200,26 @@ def test_tables_of_dialects_are_checked_and_written_in_their_other_form(run: Run
         assert finding["fix"] == "there are messages, text, value"
     assert run("lint", "acme.json", "--to", "third.toml").code == 2
     assert not Path("third.toml").exists()
+    # Of several tables with one name each but the first is named, beside the other's file.
+    for place, name in enumerate(("one", "one", "two", "gen_ai")):
+        fields = {**table, "name": name, "model": "acme.engine"}
+        Path(f"{place}.json").write_text(json.dumps(fields), encoding="utf-8")
+        assert run("lint", f"{place}.json", "--to", f"dialects.d/{place}.toml").code == (2 if name == "gen_ai" else 0)
+    Path("dialects.d/3.toml").write_text(Path("dialects.d/2.toml").read_text().replace("two", "gen_ai"))
+    Path("dialects.d/left.json").write_text("{}", encoding="utf-8")
+    written.unlink()
+    lines = [json.loads(line) for line in run("lint", "t.toml", "--json").out.splitlines()]
+    assert [(line["place"], line["what"], line["code"]) for line in lines] == [
+        ("dialects.d/1.toml", "dialects.d/0.toml has the name 'one' too", "TJ007"),
+        ("dialects.d/3.toml", "a built-in table has the name 'gen_ai' too", "TJ007"),
+        ("dialects.d/left.json", "no gateway reads tables in JSON", "TJ103"),
+    ]
+    assert lines[2]["fix"].endswith("lint dialects.d/left.json --to dialects.d/left.toml")
+    shutil.move("dialects.d/2.toml", "elsewhere.toml")
+    assert run("lint", "elsewhere.toml", "--to", "out.json").code == 0, "known by its keys"
+    assert run("lint", "elsewhere.toml", "--to", "x.yaml").code == 2
+    shutil.rmtree("dialects.d")
+    written.parent.mkdir()
     written.write_text("= 1", encoding="utf-8")
     assert json.loads(run("lint", "t.toml", "--json").out)["code"] == "TJ001"
     assert run("lint", "t.toml", "--to", "x.json").code == 2

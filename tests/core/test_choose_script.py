@@ -9,7 +9,7 @@ from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
-from judges.registry import catalogue
+from judges.registry import catalogue, load_judges
 from tracejudge import Feedback
 from worker.base.accounting import read_account
 from worker.core.config.settings import Rule, Where
@@ -358,8 +358,19 @@ def test_what_is_known_of_the_answers_of_a_trace_is_bounded_and_never_stops_inge
         keyspace.add(make_trace(number, trace_id="1", output=f"answer {number}"))
     harness.process()
     assert keyspace.client.strlen(key) == 64
+    for number, output in ((20, "answer 11"), (21, "answer 4"), (22, "answer 3")):
+        keyspace.add(make_trace(number, trace_id="1", output=output))
+        harness.process()
+    assert keyspace.accounting()["duplicate"] == 2, "the last eight are known"
     keyspace.client.delete(key)
     keyspace.client.rpush(key, "not ours")
     keyspace.add(make_trace(50, trace_id="1", output="answer 0"))
     harness.process()
-    assert keyspace.accounting()["sampled"] == 13
+    assert keyspace.accounting()["sampled"] == 14
+    # Of nine judges of one answer the last eight are known.
+    judges = sorted(load_judges({}))[:9]
+    for number in (60, 61):
+        keyspace.add(make_trace(number, trace_id="2", messages=[{"role": "user", "content": "?"}]))
+        IngestHarness(keyspace, rules=(Rule(name="r", judges=tuple(judges)),)).process()
+    again = Counter(judge for _, _, judge in evaluations(keyspace) if judge in judges)
+    assert again == {judge: 1 + (judge == judges[0]) for judge in judges}

@@ -66,6 +66,8 @@ def test_configuration_is_accepted(text: str, tmp_path: Path) -> None:
     found = tomllib.loads(text)
     if "instructions" in found:
         assert define("mine", found).version
+    elif "prefixes" in found:
+        assert table_of(found).name == found["name"]
     elif "task" in found:
         assert msgspec.convert(found, Description).max_tokens > 0
     else:

@@ -1,6 +1,5 @@
 """The small parts of the delivery: latch, backoff, flush requests, reports, throttled log."""
 
-import logging
 import threading
 
 import pytest
@@ -11,7 +10,7 @@ from tracejudge.delivery.buffer import Entry, Flush, Flushes, Kind, Totals
 from tracejudge.delivery.fork import Wakeup
 from tracejudge.delivery.sender import Backoff, Reporter
 from tracejudge.ids import place_of
-from tracejudge.log import ThrottledLog
+from tracejudge.log import Once
 from tracejudge.model import ProducerReport
 
 
@@ -108,15 +107,24 @@ def test_a_report_that_entries_came_behind_is_said_again() -> None:
     assert reporter.next_report(totals, 140, at_once=False) is None, "nothing came behind it"
 
 
-def test_a_throttled_log_warns_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_subject_is_taken_once_a_minute_and_only_so_many_at_a_time() -> None:
     now_s = 5.0
-    throttled = ThrottledLog(lambda: now_s)
-    for now_s in (5.0, 6.0, 64.9, 65.0, 66.0):
-        throttled.warn("at %s", now_s)
-    assert caplog.record_tuples == [
-        ("tracejudge", logging.WARNING, "at 5.0"),
-        ("tracejudge", logging.WARNING, "at 65.0"),
-    ]
+    once = Once(lambda: now_s, most=2)
+    taken = []
+    for now_s, subject in (
+        (5.0, "a"),
+        (6.0, "a"),
+        (7.0, "b"),
+        (8.0, "c"),
+        (64.9, "a"),
+        (65.0, "a"),
+        (66.0, "c"),
+        (126.0, "c"),
+    ):
+        assert once.is_due(subject) is once.is_due(subject), "asking begins nothing"
+        if once.take(subject):
+            taken.append((now_s, subject))
+    assert taken == [(5.0, "a"), (7.0, "b"), (65.0, "a"), (126.0, "c")]
 
 
 def test_on_a_cluster_a_report_counts_drops_and_what_its_own_partition_got() -> None:

@@ -2,20 +2,21 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from judges.core.faults import Fault, SettingsError
 from judges.custom.definition import read_text, read_toml
-from tracejudge.dialects import Dialects
+from tracejudge.dialects import Dialects, builtin
 from tracejudge.dialects.own_tables import TableError, table_of, to_toml, with_tables
 
 _FOLDER: Final = "dialects.d"
 
 
-def table_files(config: str | None) -> list[Path]:
+def table_files(config: str | None, pattern: str = "*.toml") -> list[Path]:
     """Return the tables beside a configuration, or in the current folder without one."""
-    return sorted((Path(config).parent if config else Path()).joinpath(_FOLDER).glob("*.toml"))
+    return sorted((Path(config).parent if config else Path()).joinpath(_FOLDER).glob(pattern))
 
 
 def load_dialects(config: str | None) -> Dialects:
@@ -28,11 +29,12 @@ def load_dialects(config: str | None) -> Dialects:
 
 def table_faults(paths: list[Path]) -> Iterator[Fault]:
     """Find what is wrong with tables, of each the first mistake."""
-    tables = []
+    owners = dict.fromkeys((table.name for table in builtin().tables), "a built-in table")
     for path in paths:
         try:
-            tables.append(table_of(read_fields(path)))
-            with_tables(tables)
+            name = table_of(read_fields(path)).name
+            if (owner := owners.setdefault(name, str(path))) != str(path):
+                yield Fault("name", f"{owner} has the name {name!r} too", "give this one another", place=str(path))
         except SettingsError as error:
             yield error.fault
         except TableError as error:
@@ -42,22 +44,24 @@ def table_faults(paths: list[Path]) -> Iterator[Fault]:
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a file is the table of a dialect and no configuration, by its name."""
-    return path.suffix == ".json" or path.parent.name == _FOLDER
+    """Return whether a file is the table of a dialect and no configuration, by its name or its keys."""
+    with suppress(SettingsError):
+        is_named = path.suffix == ".json" or path.parent.name == _FOLDER
+        return is_named or not {"prefixes", "kinds", "calls"}.isdisjoint(read_fields(path))
+    return False
 
 
-def read_fields(path: Path) -> dict[str, Any]:
+def read_fields(path: Path) -> Any:
     """Read the fields of a table in TOML or JSON, or raise ``SettingsError``."""
     advice = "correct the path"
     if path.suffix != ".json":
         return read_toml(path, advice)
     text = read_text(path, advice)
     try:
-        fields = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         why = error if isinstance(error, ValueError) else "it is nested too deep"
         raise SettingsError(Fault("", f"is not JSON: {why}", "fix it there", "unreadable-file", str(path))) from error
-    return fields if isinstance(fields, dict) else {}
 
 
 def write_table(path: Path, fields: dict[str, Any]) -> None:

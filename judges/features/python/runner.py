@@ -23,6 +23,7 @@ from judges.features.python.importing import Loaded
 from judges.features.python.process import Limits, Observer, Pool, Program
 from judges.features.python.protocol import Start
 from tracejudge import Trace
+from tracejudge.log import Once
 
 log = logging.getLogger("judges.code")
 _PAIR: Final = 2
@@ -84,8 +85,7 @@ class _Runner:
         self.observer: Observer | None = None
         self._name = name
         self._program = program
-        self._clock = clock
-        self._logged: dict[str, float] = {}
+        self._logged = Once(clock, period_s=600.0)
         self._pools: dict[asyncio.AbstractEventLoop, Pool] = {}
 
     @property
@@ -108,10 +108,8 @@ class _Runner:
             return await self._pools[loop].ask(trace)
         except NotStartedError as error:
             # Once, and not for each trace that waits for the judge.
-            message, now = f"{error}", self._clock()
-            if now >= self._logged.get(message, now):
-                self._logged[message] = now + 600.0
-                log.error("the judge %s cannot judge: %s", self._name, message)  # noqa: TRY400 - the text says all
+            if self._logged.take(f"{error}"):
+                log.error("the judge %s cannot judge: %s", self._name, error)  # noqa: TRY400 - the text says all
             raise
 
     async def aclose(self) -> None:

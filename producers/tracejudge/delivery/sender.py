@@ -19,7 +19,7 @@ from tracejudge.delivery.buffer import Batch, Buffer, Entry, Flushes, Item, Kind
 from tracejudge.delivery.fork import Wakeup
 from tracejudge.dialects.documents import TEXTS
 from tracejudge.ids import place_of
-from tracejudge.log import DeliveryError, ThrottledLog, class_name, log_guarded, report_internal_error
+from tracejudge.log import DeliveryError, Once, class_name, log_guarded, report_internal_error
 from tracejudge.model import ProducerReport
 
 if TYPE_CHECKING:
@@ -262,8 +262,7 @@ class Sender:
         self._clock = clock
         self._wakeup = wakeup
         self._backoff = backoff
-        self._failure_log = ThrottledLog(clock)
-        self._drop_log = ThrottledLog(clock)
+        self._warned = Once(clock)
         self._stream: RedisStream | None = None
         self._unconfirmed: Batch | None = None
         self._number = 0
@@ -317,7 +316,8 @@ class Sender:
         report = self._reporter.next_report(self._buffer.totals(), self._clock(), at_once=completes)
         if report is not None and report.dropped:
             counts = ", ".join(f"{reason} {count}" for reason, count in report.dropped.items())
-            self._drop_log.warn("Traces dropped since the start, by reason: %s", counts)
+            if self._warned.take("drops"):
+                log_guarded(logging.WARNING, "Traces dropped since the start, by reason: %s", counts)
         batch = self._builder.build(
             number=self._number + 1,
             report=None if report is None else encode_report(report),
@@ -339,12 +339,14 @@ class Sender:
         self._backoff.reset()
         if self._failing and batch.entries:
             self._failing = False
-            self._failure_log.info("Publishing to Redis at %s resumed", self._address)
+            log_guarded(logging.INFO, "Publishing to Redis at %s resumed", self._address)
 
     def _log_failure(self, cause: str) -> None:
         self._failing = True
-        waiting = self._buffer.accepted - self._buffer.settled
-        self._failure_log.warn("Publishing to Redis at %s failed (%s); %d waiting", self._address, cause, waiting)
+        if self._warned.take("failure"):
+            waiting = self._buffer.accepted - self._buffer.settled
+            message = "Publishing to Redis at %s failed (%s); %d waiting"
+            log_guarded(logging.WARNING, message, self._address, cause, waiting)
 
     def _wait_for_work(self) -> None:
         # Ended by the next item, a flush or the end, and when the next report is due: drops wake nobody.

@@ -52,10 +52,11 @@ class Path:
 
 path_of: Final = cache(Path)
 Paths = tuple[str, ...]
-_PARTS: Final = (
+PARTS: Final = (
     *("calls", "instructions", "tools", "documents", "reranked", "model", "provider", "response_id"),
     *("session_id", "user_id", "input_tokens", "output_tokens", "error"),
 )
+"""The parts of a table that are a list of attributes."""
 
 
 class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
@@ -128,7 +129,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
 
     def _listed(self) -> dict[str, Paths]:
         tool = {f"tool.{part}": (paths,) if isinstance(paths, str) else paths for part, paths in self.tool.items()}
-        return {part: getattr(self, part) for part in _PARTS} | tool
+        return {part: getattr(self, part) for part in PARTS} | tool
 
     @cached_property
     def content_prefixes(self) -> Paths:

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import math
 import os
 import time
 import weakref
@@ -17,14 +18,14 @@ from tracejudge import api
 from tracejudge.delivery.fork import NativeThread, Wakeup, native_lock, reentrant_lock, reset_in_children
 from tracejudge.dialects import Dialects, RawSpan, builtin
 from tracejudge.dialects.own_tables import VARIABLE, Source, TableError, dialects_with
-from tracejudge.dialects.unread import ADVICE, missing_content, unread
-from tracejudge.log import ThrottledLog, log_guarded, report_internal_error
+from tracejudge.dialects.unread import unread, without_answer
+from tracejudge.log import Once, log_guarded, report_internal_error
 from tracejudge.otel.joining import SpanGroup, has_no_content, join
 from tracejudge.otel.span_buffer import Limits, Loss, SpanBuffer, raw_span
 
 _IDLE_S: Final = 60.0
 _MAX_TOLD: Final = 500
-_MAX_EXAMINED: Final = 20
+_MAX_EXAMINED: Final = 100
 
 
 def exit_handler(exporter: SpanExporter) -> Callable[[], None]:
@@ -77,7 +78,7 @@ class TraceJudgeExporter(SpanExporter):
         max_spans: int = 512,
         max_bytes: int = 64 * 1024 * 1024,
         max_age_s: float = 600.0,
-        dialects: Sequence[Source] | None = None,
+        dialects: Sequence[Source] | Source | None = None,
     ) -> None:
         """Set the bounds.
 
@@ -87,7 +88,7 @@ class TraceJudgeExporter(SpanExporter):
             max_spans: Most spans held of one trace, the last ones of a longer one.
             max_bytes: Most bytes of all spans held, estimated.
             max_age_s: Longest wait for a root that does not end; then the spans are published without it.
-            dialects: Tables of further dialects, as mappings or paths of JSON files; else the files that
+            dialects: Tables of further dialects, as mappings or paths of JSON files, or one; else the files that
                 `TRACEJUDGE_DIALECTS` names.
 
         Raises:
@@ -162,9 +163,9 @@ class TraceJudgeExporter(SpanExporter):
         self._thread: NativeThread | None = None
         self._is_open = True
         self._reported = 0
-        self._loss_log = ThrottledLog(time.monotonic)
-        self._told: set[str] = set()
-        self._examined: Counter[str] = Counter()  # Traces by instrumentation.
+        self._minute = Once(time.monotonic)
+        self._told = Once(time.monotonic, period_s=math.inf, most=_MAX_TOLD)
+        self._examined: Counter[str] = Counter()  # Spans by instrumentation.
 
     def _run_first_at_exit(self) -> None:
         atexit.unregister(self._exit_handler)
@@ -237,28 +238,26 @@ class TraceJudgeExporter(SpanExporter):
 
     def _tell(self, group: SpanGroup, fields: Mapping[str, object] | None) -> None:
         """Log, once for each instrumentation, that its spans are no trace, or that they hold no content."""
+        scopes = frozenset(span.scope for span in group.spans)
         if fields is None:
             self._lose(Loss.NO_MODEL_CALL, len(group.spans))
-            for each in unread(filter(self._is_new, group.spans), self._dialects):
-                self._examined[each.scope] += 1
-                if each.names and self._is_first(each.scope):
-                    level = logging.WARNING if each.is_like_call else logging.INFO
-                    message = "OpenTelemetry spans of %r are no traces: no dialect reads %s; %s"
-                    log_guarded(level, message, each.scope, ", ".join(each.names), ADVICE)
-        elif has_no_content(fields):
-            missing = missing_content(group.spans, self._dialects)
-            if missing is not None and self._is_first(f"{missing[0]} content"):
-                log_guarded(logging.WARNING, "OpenTelemetry spans of %r hold no content; set %s", *missing)
+            kinds, fault = unread(filter(self._is_new, group.spans), self._dialects), "are no traces"
+        elif fields.get("output") or fields.get("error") or not self._minute.take(scopes):
+            return
+        else:
+            has_content, fault = not has_no_content(fields), "have no answer"
+            kinds = without_answer(group.spans, self._dialects, has_content=has_content)
+        for kind in kinds:
+            if (kind.names or kind.setting) and self._told.take((kind.scope, fault)):
+                level = logging.WARNING if kind.setting or kind.is_like_call else logging.INFO
+                log_guarded(level, "OpenTelemetry spans of %r %s: %s", kind.scope, fault, kind.words)
 
     def _is_new(self, span: RawSpan) -> bool:
         # Most services send spans that call no model: the first ones tell what their instrumentation writes.
-        examined = self._examined
-        return examined[span.scope or ""] < _MAX_EXAMINED and (len(examined) < _MAX_TOLD or span.scope in examined)
-
-    def _is_first(self, subject: str) -> bool:
-        if subject in self._told or len(self._told) >= _MAX_TOLD:
+        examined, scope = self._examined, span.scope or ""
+        if examined[scope] >= _MAX_EXAMINED or (len(examined) >= _MAX_TOLD and scope not in examined):
             return False
-        self._told.add(subject)
+        examined[scope] += 1
         return True
 
     def _report(self) -> None:
@@ -269,6 +268,6 @@ class TraceJudgeExporter(SpanExporter):
             }
             lost = sum(losses.values())
             is_more, self._reported = lost > self._reported, lost
-        if is_more:
+        if is_more and self._minute.take("losses"):
             counts = ", ".join(f"{reason} {count}" for reason, count in losses.items())
-            self._loss_log.warn("OpenTelemetry spans left out since the start, by reason: %s", counts)
+            log_guarded(logging.WARNING, "OpenTelemetry spans left out since the start, by reason: %s", counts)

@@ -310,13 +310,21 @@ def test_null_in_json_is_the_absence_of_a_field(start: Start, stored: Stored) ->
         span["attributes"] = [None, *span.get("attributes", ()), {"key": "x", "value": None}]
         span["attributes"].append({"key": "y", "value": {"arrayValue": {"values": [None]}}})
         span["attributes"].append({"key": "z", "value": {"kvlistValue": {"values": None}}})
+        span["attributes"].append({"key": "w", "value": {"kvlistValue": {"values": [None, {"key": None}]}}})
         span |= {"events": [None, {"name": None, "attributes": None}], "links": None, "status": None, "flags": None}
+    # These decode at the first attempt.
+    nested = {"key": "x", "value": {"arrayValue": {"values": [None, {"kvlistValue": {"values": [None]}}]}}}
+    ids = {"traceId": "a" * 32, "spanId": "b" * 16, "parentSpanId": "c" * 16}
+    further = [{**ids, "flags": "768", "attributes": None}, {**ids, "spanId": "d" * 16, "attributes": [nested]}]
+    resource["scopeSpans"].append({"scope": {"name": "new"}, "spans": further})
     request["resourceSpans"] += [None, {"resource": None, "scopeSpans": None}]
     for content in (request, {"resourceSpans": None}):
         reply = gateway.post("/v1/traces", json.dumps(content))
         assert (reply.status_code, reply.content) == (200, b"{}"), content
     (trace,) = stored.wait(1)
     assert (trace["input"], trace["output"], len(trace["spans"])) == ("When does it open?", "At nine.", 3)
+    wait_until(lambda: gateway.scrape().total("tracejudge_gateway_dropped_total") == 2, what="the other spans")
+    assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="no_model_call") == 2
     assert gateway.post("/v1/logs", '{"resourceLogs": [{"scopeLogs": [{"logRecords": null}]}]}').status_code == 200
 
 
@@ -335,7 +343,7 @@ def _unknown_call(scope: str, **attributes: str) -> ExportTraceServiceRequest:
 def test_spans_that_no_dialect_reads_are_told_and_listed(start: Start, stored: Stored) -> None:
     gateway = start(gather_s=0.1, gather_max_s=1.0)
     secret = "Where is my parcel?"  # noqa: S105 - a text
-    for media, scope in ((PROTOBUF, "acme.sdk"), ("application/json", "bot-tracer")):
+    for media, scope in ((PROTOBUF, "acme.sdk"), ("application/json", "bot:tracer")):
         request = _unknown_call(scope, acme__prompt=secret, http__route="/a", **{secret: secret})
         content = request.SerializeToString() if media == PROTOBUF else as_json(request)
         reply = gateway.post("/v1/traces", content, media)
@@ -346,14 +354,14 @@ def test_spans_that_no_dialect_reads_are_told_and_listed(start: Start, stored: S
             partial = reply.json()["partialSuccess"]
             rejected, words = int(partial["rejectedSpans"]), partial["errorMessage"]
         assert (reply.status_code, rejected) == (200, 0)
-        assert words.startswith(f"no dialect reads the spans of {scope!r} with acme.prompt; add a table, see ")
+        assert words.startswith(f"spans of {scope!r}: no dialect reads acme.prompt; add a table, see ")
         # Once a minute: a client may log it each time.
         assert gateway.post("/v1/traces", content, media).content in (b"", b"{}")
     web = _unknown_call("web", http__route="/a", url__query=secret).SerializeToString()
     for content in (web, encode_spans(agent_spans()).SerializeToString()):
         assert gateway.post("/v1/traces", content, PROTOBUF).content == b""
-    listed = {entry.detail.partition(" reads ")[2].partition(";")[0]: entry for entry in stored.invalid(3)}
-    assert listed.keys() == {"acme.sdk", "bot-tracer", "web"}
+    listed = {entry.detail.removeprefix("spans of ").partition(": ")[0]: entry for entry in stored.invalid(3)}
+    assert listed.keys() == {"acme.sdk", "bot:tracer", "web"}
     assert [listed[name].keys for name in sorted(listed)] == [("acme.prompt",), ("acme.prompt",), ()]
     assert "add a table" in listed["acme.sdk"].detail
     assert secret not in repr(listed)
@@ -366,7 +374,7 @@ def test_spans_that_no_dialect_reads_are_told_and_listed(start: Start, stored: S
             return [(kind.instrumentation, kind.names, kind.spans) for kind in read_unread(store)]
 
     wait_until(lambda: sum(spans for *_, spans in kinds()) == 6, what="all spans to be counted")
-    assert kinds() == [("acme.sdk", ("acme.prompt",), 5), ("bot-tracer", ("acme.prompt",), 1)]
+    assert kinds() == [("acme.sdk", ("acme.prompt",), 5), ("bot:tracer", ("acme.prompt",), 1)]
     assert len(stored.invalid(3)) == 3
     assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="no_model_call") == 7
 
@@ -384,11 +392,22 @@ def test_a_table_of_a_user_is_read_from_the_folder_beside_the_configuration(
         output = { "acme.reply" = "text" }
     """
     table.write_text(text)
+    # The attribute of its calls is there, and those of their content are named wrong.
+    misnamed = text.replace("acme", "beta").replace('{ "beta.prompt"', '{ "beta.ask"')
+    table.with_name("beta.toml").write_text(misnamed)
     gateway = start(**FAST)
     request = _unknown_call("acme.sdk", acme__prompt="Where?", acme__reply="Here.")
     assert gateway.post("/v1/traces", request.SerializeToString(), PROTOBUF).content == b""
     (trace,) = stored.wait(1)
     assert (trace["input"], trace["output"]) == ("Where?", "Here.")
+    request = _unknown_call("misnamed", beta__prompt="Where?", beta__answer="Here.", gen_ai__system="x")
+    words = "spans of {}: table beta reads these spans, but not beta.answer; name them in its input and output"
+    reply = gateway.post("/v1/traces", request.SerializeToString(), PROTOBUF)
+    partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
+    assert (partial.rejected_spans, partial.error_message) == (0, words.format("'misnamed'"))
+    stored.wait(2)
+    (record,) = stored.invalid(1)
+    assert (record.reason, record.detail, record.keys) == ("no_content", words.format("misnamed"), ("beta.answer",))
     table.write_text(text.replace("calls", "cals"))
     variables = {"TRACEJUDGE_REDIS_URL": stored.redis_url}
     with Program("-m", "worker.cli", "gateway", folder=tmp_path, env=variables) as program:
@@ -398,14 +417,15 @@ def test_a_table_of_a_user_is_read_from_the_folder_beside_the_configuration(
 
 def test_an_instrumentation_without_content_is_told_once_with_its_setting(start: Start, stored: Stored) -> None:
     gateway = start(gather_s=0.1, gather_max_s=1.0)
-    for number in range(1, 3):
-        request = _unknown_call("genai", gen_ai__operation__name="chat", gen_ai__request__model="m")
+    scopes = ("genai", "gen:ai", "g" * 118)
+    for number, scope in enumerate(2 * scopes, start=1):
+        request = _unknown_call(scope, gen_ai__operation__name="chat", gen_ai__request__model="m")
         assert gateway.post("/v1/traces", request.SerializeToString(), PROTOBUF).content == b""
         stored.wait(number)
-    (record,) = stored.invalid(1)
-    assert record.reason == "no_content"
     setting = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY"
-    assert record.detail == f"the spans of genai hold no content; set {setting}"
+    told = {("no_content", f"spans of {scope}: they hold no content; set {setting}") for scope in scopes}
+    assert {(record.reason, record.detail) for record in stored.invalid(3)} == told
+    assert len(stored.invalid(3)) == 3
 
 
 def test_content_in_the_body_of_a_log_record_may_be_json(start: Start, stored: Stored) -> None:

@@ -25,7 +25,7 @@ from support.cases import each_case
 from support.processes import PATIENCE_S, wait_until
 
 import tracejudge
-from tracejudge.log import ThrottledLog
+from tracejudge.log import Once
 from tracejudge.otel import TraceJudgeExporter
 from tracejudge.otel.span_buffer import Loss
 
@@ -154,7 +154,7 @@ class Hesitating(TraceJudgeExporter):
     def __init__(self) -> None:
         super().__init__()
         self._lock = Watched(self._lock)
-        self._loss_log = ThrottledLog(itertools.count(step=3600).__next__)  # else the second would not be said so soon
+        self._minute = Once(itertools.count(step=3600).__next__)  # else the second would not be said so soon
         self.hesitates, self.goes_on = threading.Event(), threading.Event()
 
     @property
@@ -302,8 +302,8 @@ def test_spans_that_no_dialect_reads_are_counted_and_told_once(
     older = ", or of older spans ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS=true"
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", f"OpenTelemetry spans of 'acme' are no traces: no dialect reads acme.prompt; {advice}"),
-        ("INFO", f"OpenTelemetry spans of 'cart' are no traces: no dialect reads cart.total; {advice}"),
-        ("WARNING", f"OpenTelemetry spans of 'genai' hold no content; set {setting}"),
-        ("WARNING", f"OpenTelemetry spans of 'adk' hold no content; set {setting}{older}"),
+        ("INFO", "OpenTelemetry spans of 'cart' are no traces: no dialect reads cart.total"),
+        ("WARNING", f"OpenTelemetry spans of 'genai' have no answer: they hold no content; set {setting}"),
+        ("WARNING", f"OpenTelemetry spans of 'adk' have no answer: they hold no content; set {setting}{older}"),
     ]
     assert len(sdk.traces()) == 6

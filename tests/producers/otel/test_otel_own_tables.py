@@ -12,6 +12,7 @@ from msgspec.structs import asdict as as_fields
 from tracejudge.dialects import RawEvent, RawSpan, builtin, own_tables
 from tracejudge.dialects.names import Call
 from tracejudge.dialects.own_tables import TableError, dialects_with, table_of
+from tracejudge.dialects.unread import unread
 from tracejudge.otel import TraceJudgeExporter
 from tracejudge.otel.joining import join
 from tracejudge.otel.span_buffer import SpanGroup
@@ -116,8 +117,12 @@ def test_a_mistake_is_named_with_its_place_and_the_choices(tmp_path: Path) -> No
         ({"name": "A b"}, "name: must be letters"),
         ({"name": "gen_ai"}, "name: there are two tables of the name 'gen_ai'"),
         ({"prefixes": ["a"]}, "prefixes: name the beginnings of attributes"),
-        ({"prefixes": "acme."}, "prefixes: expected `array`, got `str`"),
+        ({"prefixes": 1}, "prefixes: expected `array`, got `int`"),
         ({"kinds": {}}, "kinds: without kinds and calls no span is a call of a model"),
+        ({"kinds": {"acme.step": {}}}, "kinds: an attribute has no values"),
+        ({"prefixes": ["acme_"]}, "prefixes: no attribute of the table begins with 'acme_'"),
+        ({"input": {"@messages": "messages"}}, "events: is missing"),
+        ({"model": ["acme.m/-1/name"]}, "'acme.m/-1/name': items are counted from 0"),
         ({"kinds": {"acme.step": {"a": "model"}}}, "kinds: 'model' is no kind of span; there are llm, agent, chain"),
         ({"kinds": {"acme.step": "llm"}}, "kinds: expected `object`, got `str`"),
         (
@@ -135,7 +140,12 @@ def test_a_mistake_is_named_with_its_place_and_the_choices(tmp_path: Path) -> No
         with pytest.raises(TableError) as raised:
             dialects_with([{**ACME, **change}])
         assert words in str(raised.value), change
-    for content, words in (("{", "is no JSON"), ("[[]]", "a table is an object"), ("{}", "name: is missing")):
+    for content, words in (
+        ("{", "is no JSON"),
+        ("[" * 99_999, "is no JSON"),
+        ("[[]]", "a table is an object"),
+        ("{}", "name: is missing"),
+    ):
         file = tmp_path / "a.json"
         file.write_text(content)
         with pytest.raises(TableError, match=words):
@@ -166,9 +176,11 @@ def test_an_exporter_takes_tables_as_arguments_and_from_the_environment(
     file = tmp_path / "acme.json"
     file.write_text(json.dumps(ACME))
     second = tmp_path / "second.json"
-    second.write_text(json.dumps({**ACME, "name": "second", "prefixes": ["second."]}))
+    second.write_text(json.dumps({**ACME, "name": "second"}))
     monkeypatch.setenv("TRACEJUDGE_DIALECTS", f"{file}{os.pathsep}{second}")
-    for exporter in (TraceJudgeExporter(), TraceJudgeExporter(dialects=[ACME])):
+    one = {**ACME, "prefixes": "acme.", "model": "acme.engine"}
+    for dialects in (None, [ACME], str(file), file, one):
+        exporter = TraceJudgeExporter(dialects=dialects)
         assert exporter._dialects.tables[0].name == "acme"
         exporter.shutdown()
     file.write_text("{")
@@ -177,3 +189,26 @@ def test_an_exporter_takes_tables_as_arguments_and_from_the_environment(
     exporter.shutdown()
     assert exporter._dialects is builtin()
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == ["TRACEJUDGE_DIALECTS is not used"]
+
+
+def test_names_that_no_table_reads_are_told_also_below_known_prefixes() -> None:
+    dialects = dialects_with([{**ACME, "capture": "ACME_CONTENT"}])
+    for attributes, names, table in (
+        (("llm.prompt", "llm.response"), ("llm.prompt", "llm.response"), ""),
+        (("ai.answer",), ("ai.answer",), ""),
+        (("genkit:input", "genkit:output"), ("genkit:input", "genkit:output"), ""),
+        (("gen_ai.system", "bot.prompt", "http.route"), ("bot.prompt",), ""),
+        (("input.value", "output.value"), ("input.value", "output.value"), ""),
+        (("acme.kind", "acme.question"), ("acme.kind",), ""),
+        (("gen_ai.operation.name", "gen_ai.agent.name"), (), ""),
+        (("http.route", "traceloop.association.properties.chat_id"), (), ""),
+        ((("acme.step", "completion"), "acme.llm.request", "acme.engine"), ("acme.llm.request",), "acme"),
+        ((("acme.step", "completion"), "acme.answer", "acme.llm.request"), (), ""),
+        ((("acme.step", "lookup"), "acme.llm.request"), (), ""),
+        ((("gen_ai.operation.name", "chat"), "gen_ai.output.type", "logfire.msg"), (), ""),
+        ((("gen_ai.operation.name", "chat"), "bot.prompt"), ("bot.prompt",), ""),
+    ):
+        pairs = dict((each, "x") if isinstance(each, str) else each for each in attributes)
+        span = RawSpan(trace_id="t", span_id="s", attributes=pairs, scope="bot:sdk")
+        (kind,) = unread([span], dialects)
+        assert (kind.scope, kind.names, kind.table) == ("bot:sdk", names, table), attributes

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from judges.models.registry import PROVIDERS
 from judges.registry import load_judges
-from tracejudge.dialects.unread import ADVICE
+from tracejudge.dialects.unread import Unread
 from tracejudge_worker import replaced_files
 from worker.base.accounting import describe_lost, read_account, sum_accounts
 from worker.base.commands.options import JSON, OUT, REDIS, amount, config_file, print_json
@@ -36,7 +36,7 @@ from worker.base.doctor.lint import examine as examine_configuration
 from worker.base.doctor.lint import finding_of
 from worker.base.doctor.matching import newest_traces
 from worker.base.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
-from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out, read_unread
+from worker.base.input.unusable import MAX_INVALID, NO_CONTENT, read_invalid, read_left_out, read_unread
 from worker.base.scans import groups_of, scan_partitions
 from worker.core.config.graders import Graders
 from worker.core.config.reading import load_without_judges
@@ -53,6 +53,7 @@ _STYLES: Final[Mapping[str, str]] = {"ok": "green", "warning": "yellow", "broken
 _VERSIONS: Final = "judge versions"
 _NEWEST: Final = 1000
 _MAX_LISTED: Final = 5
+_OF_SPANS: Final = {NO_CONTENT, "no_model_call"}
 _FAMILIES: Final = "model families"
 _NEWEST_VERDICTS: Final = 500
 _NAMES: Final = {
@@ -250,7 +251,9 @@ def unusable_input(store: Store) -> Sequence[Finding]:
     """Check whether entries of the last day were no traces, or fields were left out of traces."""
     since = store.now_ms() / 1000 - 86_400.0
     findings = []
-    if invalid := [item for item in read_invalid(store) if item.at >= since]:
+    items = read_invalid(store)
+    # Spans without a call of a model are below, if they are like those of one; most services send others.
+    if invalid := [item for item in items if item.at >= since and item.reason not in _OF_SPANS]:
         last = invalid[0]
         count = f"{len(invalid)} or more" if len(invalid) == MAX_INVALID else f"{len(invalid)}"
         cause = ", ".join(filter(None, (last.reason, last.detail, last.trace_id and f"trace id {last.trace_id}")))
@@ -263,10 +266,16 @@ def unusable_input(store: Store) -> Sequence[Finding]:
         more = f" and {len(left_out) - _MAX_LISTED} more" if len(left_out) > _MAX_LISTED else ""
         what = f"fields were left out of traces within the last day: {', '.join(listed)}{more}"
         findings.append(warning("input fields", what, "send them in the types of docs/publishing.md"))
-    if kinds := read_unread(store)[:_MAX_LISTED]:
-        parts = [f"{kind.instrumentation} ({', '.join(kind.names[:_MAX_LISTED])})" for kind in kinds]
-        what = f"no dialect reads the spans of {'; '.join(parts)}"
-        findings.append(warning("input spans", what, f"if they are calls of a model, {ADVICE}"))
+    # What was seen in the last hour: a table that was added since ends the warning.
+    hour = store.now_ms() / 1000 - 3600.0
+    told = [item.detail for item in items if item.reason == NO_CONTENT and item.at >= hour and not item.keys]
+    for record in read_unread(store):
+        kind = Unread(record.instrumentation, record.names[:_MAX_LISTED], 0, record.table)
+        if record.at >= hour and kind.is_like_call:
+            told.append(f"{kind.scope} (last at {time.strftime('%H:%M', time.gmtime(record.at))} UTC): {kind.words}")
+    if told:
+        what = "; ".join(islice(dict.fromkeys(told), _MAX_LISTED))
+        findings.append(warning("input spans", what, "the spans of other programs need none of this"))
     return findings or [ok("input", "all entries of the last day were usable")]
 
 

@@ -59,7 +59,7 @@ CODES: Final = (
     Code("TJ008", "conflict", "error", "Values do not go together.", "keep one of them"),
     Code("TJ101", "chooses-nothing", "warning", "A rule chooses no trace."),
     Code("TJ102", "never-wins", "warning", "Another rule already chooses all that a rule chooses."),
-    Code("TJ103", "unused", "warning", "No rule uses a model, a cascade or a judge."),
+    Code("TJ103", "unused", "warning", "No rule uses a model, a cascade or a judge, or no program a file."),
     Code("TJ104", "budget-not-kept", "warning", "A budget cannot be kept as it is written."),
     Code("TJ105", "shared-label", "warning", "Verdicts of two models are one series, since they have one label."),
     Code("TJ106", "unset-variable", "warning", "A variable that a setting names is not set here."),
@@ -113,8 +113,8 @@ def command(file: str | None, config: str | None, to: str | None, *, as_json: bo
     """  # noqa: D301 - click's mark for lines that stay as they are
     if file is not None and config is not None:
         raise click.UsageError("give the file once: as FILE or as --config")
-    if to is not None and (file is None or not is_table(Path(file))):
-        raise click.UsageError("--to writes the table of a dialect: give it as FILE")
+    if to is not None and (file is None or not is_table(Path(file)) or Path(to).suffix not in {".json", ".toml"}):
+        raise click.UsageError("--to writes the table of a dialect: give it as FILE, and name a .toml or .json")
     rows = lint(os.environ, file or config)
     if to is not None and file is not None and not rows:
         write_table(Path(to), read_fields(Path(file)))
@@ -163,6 +163,9 @@ def examine(
         warnings, _ = run_faults(sources.with_places(_warnings(settings, sources, environment)))
         # The defaults are no mistakes.
         faults = [fault for fault in warnings if fault.place != "defaults"]
+    for path in table_files(sources.path, "*.json"):
+        fix = f"write it as TOML: tracejudge lint {path} --to {path.with_suffix('.toml')}"
+        faults.append(Fault("", "no gateway reads tables in JSON", fix, "unused", str(path)))
     return Configuration([*faults, *unknown_variables(settings, environment)], settings, sources.path)
 
 

@@ -10,7 +10,7 @@ class InputKeys(KeySpace):
     invalid = Key("invalid", "Stream of the last 100 entries that were no traces, without their texts; TTL of a week.")
     unread = Key(
         "unread",
-        "Hash of instrumentations whose spans no dialect reads: `names NAME` to attribute names, `count NAME` to spans."
+        "Hash of instrumentations whose spans no dialect reads: `kind NAME` to the last ones, `count NAME` to spans."
         " TTL of a week.",
     )
     left_out = Key("left_out", "Hash of field and type to the last trace of which that was left out; TTL of a week.")

@@ -8,7 +8,7 @@ from rich.table import Table
 from tracejudge.dialects.unread import ADVICE
 from worker.base.commands.groups import SuggestingGroup
 from worker.base.commands.options import JSON, NOTES, OUT, PAGE_COLUMNS, REDIS, amount, connect, plain, print_json
-from worker.base.input.unusable import MAX_INVALID, read_invalid, read_unread
+from worker.base.input.unusable import MAX_INVALID, NO_CONTENT, read_invalid, read_unread
 
 
 @click.group("invalid", cls=SuggestingGroup)
@@ -42,7 +42,9 @@ def list_entries(*, config: str | None, redis_url: str | None, limit: int, as_js
         for row in (*rows, *unread):
             print_json(row)
         unread = []
-    elif rows:
+    published = dict.fromkeys(row.detail for row in rows if row.reason == NO_CONTENT)
+    rows = [row for row in rows if row.reason != NO_CONTENT]
+    if rows and not as_json:
         table = _table("time\nreason", "detail\ntrace id, names")
         for row in rows:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row.at))
@@ -55,6 +57,8 @@ def list_entries(*, config: str | None, redis_url: str | None, limit: int, as_js
             table.add_row(f"{kind.spans:,}", f"{plain(kind.instrumentation)}\n{plain(', '.join(kind.names))}")
         OUT.print(table)
         NOTES.print(f"To have them read, {ADVICE}.")
+    for detail in () if as_json else published:
+        NOTES.print(f"Published without content: {plain(detail)}.")
     NOTES.print(f"{amount(len(rows), 'invalid entry') if len(rows) == 1 else f'{len(rows):,} invalid entries'}")
 
 

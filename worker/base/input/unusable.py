@@ -17,6 +17,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from tracejudge.log import Once
 from worker.base.input.feature import InputKeys
 from worker.core.features import IngestHook
 from worker.core.selection.lenient import safe_id
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tracejudge.ingest")
 
 MAX_INVALID: Final = 100
-_MAX_LOGGED: Final = 1000
+NO_CONTENT: Final = "no_content"  # The gateway published the trace, without an answer.
 
 
 class InvalidRecord(Struct, frozen=True):
-    """An invalid entry of the stream, or items that the gateway dropped, which have no entry id."""
+    """An invalid entry of the stream, or items of the gateway, which have no entry id: dropped, or ``NO_CONTENT``."""
 
     entry_id: str
     at: float
@@ -58,11 +59,13 @@ class LeftOutRecord(Struct, frozen=True):
 
 
 class UnreadRecord(Struct, frozen=True):
-    """An instrumentation whose spans no dialect reads: the names of their attributes, and how many spans there were."""
+    """An instrumentation with attributes that no dialect reads, or that a table misses; ``at`` is of the last span."""
 
     instrumentation: str
     names: tuple[str, ...]
     spans: int
+    table: str = ""
+    at: float = 0.0
 
 
 class UnusableInput(IngestHook):
@@ -75,7 +78,7 @@ class UnusableInput(IngestHook):
         self._invalid: deque[InvalidRecord] = deque(maxlen=MAX_INVALID)
         self._left_out: dict[str, LeftOutRecord] = {}
         self._unread: dict[str, UnreadRecord] = {}
-        self._logged: dict[tuple[str, str, str], float] = {}
+        self._hour = Once(clock, period_s=3600.0)
         self._next_write_s = clock()
 
     def before_read(self) -> None:
@@ -150,7 +153,7 @@ class UnusableInput(IngestHook):
                     keys.left_out, mapping={name: msgspec.json.encode(record) for name, record in left_out.items()}
                 )
             for kind in unread:
-                pipe.hset(keys.unread, f"names {kind.instrumentation}", msgspec.json.encode(kind.names))
+                pipe.hset(keys.unread, f"kind {kind.instrumentation}", msgspec.json.encode(kind))
                 pipe.hincrby(keys.unread, f"count {kind.instrumentation}", kind.spans)
             for name in (keys.invalid, keys.left_out, keys.unread):
                 pipe.expire(name, 7 * 86_400)
@@ -161,13 +164,8 @@ class UnusableInput(IngestHook):
             log.debug("unusable input not listed", error=str(error))
 
     def _log(self, service: str, field: str, kind: str, trace_id: str | None) -> None:
-        now, subject = self._clock(), (service, field, kind)
-        if now < self._logged.get(subject, now):
-            return
-        if len(self._logged) >= _MAX_LOGGED:
-            self._logged.clear()
-        self._logged[subject] = now + 3600.0
-        log.warning("field left out of traces", service=service, field=field, type=kind, trace_id=trace_id)
+        if self._hour.take((service, field, kind)):
+            log.warning("field left out of traces", service=service, field=field, type=kind, trace_id=trace_id)
 
 
 def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
@@ -192,13 +190,14 @@ def read_left_out(store: Store) -> list[LeftOutRecord]:
 def read_unread(store: Store) -> list[UnreadRecord]:
     """Read the instrumentations whose spans no dialect reads, the commonest first."""
     key = InputKeys(store.first.keys.prefix).unread
-    names: dict[str, tuple[str, ...]] = {}
+    kinds: dict[str, UnreadRecord] = {}
     counts: Counter[str] = Counter()
     for part in store.reachable:
         for field, value in part.read_hashes([part.own_key(key)])[0].items():
             kind, _, instrumentation = field.decode().partition(" ")
             if kind == "count":
                 counts[instrumentation] += int(value)
-            else:
-                names[instrumentation] = msgspec.json.decode(value, type=tuple[str, ...])
-    return [UnreadRecord(name, names.get(name, ()), count) for name, count in counts.most_common(MAX_INVALID)]
+            elif kind == "kind":
+                kinds[instrumentation] = msgspec.json.decode(value, type=UnreadRecord)
+    common = ((kinds[name], count) for name, count in counts.most_common(MAX_INVALID) if name in kinds)
+    return [msgspec.structs.replace(record, spans=count) for record, count in common]

@@ -11,9 +11,10 @@ import math
 import threading
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from http import HTTPStatus
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -23,9 +24,11 @@ from prometheus_client import Counter, Gauge
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from tracejudge.dialects import Dialects
-from tracejudge.dialects.unread import ADVICE, Unread, shown_scope, unread_names
-from worker.base.input.unusable import InvalidRecord, LeftOutRecord, UnreadRecord, UnusableInput
+from tracejudge.dialects import Dialects, RawSpan
+from tracejudge.dialects.names import Role
+from tracejudge.dialects.unread import Unread, shown_scope, unread, without_answer
+from tracejudge.log import Once
+from worker.base.input.unusable import NO_CONTENT, InvalidRecord, LeftOutRecord, UnreadRecord, UnusableInput
 from worker.core.config.serving import MIN_TOKEN_CHARS, Listen, Secret
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.selection.lenient import safe_id, safe_names
@@ -307,6 +310,7 @@ class Access:
 
 _MAX_LISTED: Final = 2_000
 _NO_CALL: Final = "no_model_call"
+_MAX_TOLD: Final = 5  # Instrumentations that one reply names.
 EXPLAINED: Final = {
     "no_service": "the resource has no service.name",
     "no_ids": "no trace id of 16 bytes or no span id of 8 bytes",
@@ -314,7 +318,6 @@ EXPLAINED: Final = {
     "expired": "no gateway joined the trace within a day",
     "redaction": "a redaction rule failed",
     "unreadable": "not readable as OTLP",
-    _NO_CALL: "no span is a call of a model",
 }
 
 
@@ -336,11 +339,11 @@ class Losses:
     ) -> None:
         self._unusable = unusable
         self._metrics = metrics
-        self._clock = clock
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str, str], int] = {}
-        self._listed: dict[str, tuple[float, tuple[str, ...]]] = {}  # Until when, and the names of attributes.
-        self._next_s: dict[tuple[str, str, str], float] = {}
+        self._unread: dict[str, Unread] = {}  # By instrumentation.
+        self._minute, self._examined = Once(clock), Once(clock, most=_MAX_LISTED)
+        self._hour = Once(clock, period_s=3600.0, most=_MAX_LISTED)
 
     def refuse(self, error: RefusedError, path: str) -> None:
         """Record a request that is refused as a whole."""
@@ -359,37 +362,44 @@ class Losses:
             names, trace_id = safe_names(loss.names), safe_id(loss.trace_id)
             self._unusable.add_record(InvalidRecord("", time.time(), *told, trace_id, names, client))
 
-    def are_known(self, scopes: Iterable[str]) -> bool:
-        """Return whether the last hour's list has all of these instrumentations."""
-        now = self._clock()
-        return all(now < self._listed.get(shown_scope(scope), (now, ()))[0] for scope in scopes)
+    def is_examined(self, scopes: Iterable[str]) -> bool:
+        """Return whether traces without a call of all these instrumentations were described within the last minute."""
+        return not any(self._examined.is_due(shown_scope(scope)) for scope in scopes)
 
     def drop_unread(self, counts: Mapping[str, int], trace_id: str, kinds: Iterable[Unread] = ()) -> None:
         """Record the spans of a trace without a call of a model, by instrumentation."""
-        # Services send many of them, which would displace all others from the list: each instrumentation is listed once
-        # an hour.
-        total, now = sum(counts.values()), self._clock()
+        total = sum(counts.values())
         self._metrics.dropped.labels(_NO_CALL).inc(total)
         self._log(("items dropped", _NO_CALL, ""), total)
         for kind in kinds:
-            if not self.are_known((kind.scope,)) and (len(self._listed) < _MAX_LISTED or kind.scope in self._listed):
-                self._listed[kind.scope] = now + 3600.0, kind.names
-                advice = f"; {ADVICE}" if kind.is_like_call else ""
-                detail = f"{EXPLAINED[_NO_CALL]}: no dialect reads {kind.scope or 'an instrumentation without a name'}"
-                told = (_NO_CALL, detail + advice, safe_id(trace_id), kind.names, None)
-                self._unusable.add_record(InvalidRecord("", time.time(), *told))
+            self._examined.take(kind.scope)
+            self._list(kind, _NO_CALL, trace_id)
         for scope, count in counts.items():
-            if names := self._listed.get(shown_scope(scope), (0, ()))[1]:
-                self._unusable.add_unread(UnreadRecord(shown_scope(scope) or "(no name)", names, count))
+            if (known := self._unread.get(shown_scope(scope))) is not None:
+                self._count(known, count)
 
-    def tell_no_content(self, scope: str, setting: str, trace_id: str) -> None:
-        """List, once an hour, an instrumentation whose traces hold no content, with the setting that captures it."""
-        subject, now = f"{scope} content", self._clock()
-        if not self.are_known((subject,)) and len(self._listed) < _MAX_LISTED:
-            self._listed[subject] = now + 3600.0, ()
-            detail = f"the spans of {scope or 'an instrumentation without a name'} hold no content; set {setting}"
-            self._unusable.add_record(InvalidRecord("", time.time(), "no_content", detail, safe_id(trace_id), (), None))
-            log.warning("spans without content", instrumentation=scope, setting=setting)
+    def tell_empty(self, spans: Sequence[RawSpan], dialects: Dialects, trace_id: str, *, has_content: bool) -> None:
+        """List why a published trace has no answer; of the same instrumentations one a minute is examined."""
+        if self._examined.take(frozenset(span.scope for span in spans)):
+            for kind in without_answer(spans, dialects, has_content=has_content):
+                self._list(kind, NO_CONTENT, trace_id)
+                self._count(kind, kind.count)
+
+    def _list(self, kind: Unread, reason: str, trace_id: str) -> None:
+        # Services send many such spans, which would displace all others from the list.
+        if not self._hour.take((reason, kind.scope, bool(kind.names))):
+            return
+        if kind.setting:
+            log.warning("spans without content", instrumentation=kind.scope, setting=kind.setting)
+        if kind.names and (len(self._unread) < _MAX_LISTED or kind.scope in self._unread):
+            self._unread[kind.scope] = kind
+        told = (reason, f"spans of {kind.scope or '(no name)'}: {kind.words}", safe_id(trace_id), kind.names, None)
+        self._unusable.add_record(InvalidRecord("", time.time(), *told))
+
+    def _count(self, kind: Unread, count: int) -> None:
+        if kind.names:
+            told = (kind.scope or "(no name)", kind.names, count, kind.table, time.time())
+            self._unusable.add_unread(UnreadRecord(*told))
 
     def leave_out(self, field: str, service: str, trace_id: str) -> None:
         """Record a text that was left out of a trace."""
@@ -398,24 +408,21 @@ class Losses:
 
     def write(self, *, at_end: bool = False) -> None:
         """Write the list, and log the counts of minutes that have ended."""
-        now = self._clock()
         with self._lock:
-            due = [subject for subject in self._counts if at_end or now >= self._next_s[subject]]
+            due = [subject for subject in self._counts if at_end or self._minute.is_due(subject)]
         for subject in due:
             self._log(subject, 0, at_end=at_end)
         self._unusable.write(at_end=at_end)
 
     def _log(self, subject: tuple[str, str, str], count: int, *, at_end: bool = False) -> None:
         """Count, and log the count unless the last line about the subject is less than a minute old."""
-        now = self._clock()
         with self._lock:
             total = self._counts.pop(subject, 0) + count
             if not total:
                 return
-            if now < self._next_s.get(subject, now) and not at_end:
+            if not self._minute.take(subject) and not at_end:
                 self._counts[subject] = total
                 return
-            self._next_s[subject] = now + 60.0
         event, reason, path = subject
         write = log.info if reason == _NO_CALL else log.warning
         write(event, reason=reason, count=total, **({"path": path} if path else {}))
@@ -426,33 +433,27 @@ class Instrumentations:
 
     def __init__(self, dialects: Dialects, clock: Callable[[], float] = time.monotonic) -> None:
         self.dialects = dialects
-        self._clock = clock
-        self._examined: dict[str, int] = {}  # How many spans to examine yet; none of one that a dialect reads.
-        self._next_s: dict[str, float] = {}
+        self._left: dict[str, int] = {}  # How many spans to examine yet; none of one with a call that a dialect reads.
+        self._told = Once(clock)
 
-    def is_open(self, scope: str) -> bool:
-        """Return whether the spans of an instrumentation are to be examined."""
-        return self._examined.get(scope, 1) > 0
+    def is_open(self, scope: str, sender: Hashable) -> bool:
+        """Return whether the spans of an instrumentation are to be examined: nothing was told to the sender."""
+        left = self._left.get(scope, int(len(self._left) < _MOST))
+        return left > 0 and self._told.is_due((scope, sender))
 
-    def examine(self, scope: str, keys: Iterable[str]) -> Unread | None:
+    def examine(self, scope: str, attributes: Mapping[str, str]) -> Unread | None:
         """Describe a span that no dialect reads, if its attributes are like those of a model's call."""
-        left = self._examined.get(scope, _EXAMINED)
-        names = tuple(keys)
-        if any(map(self.dialects.is_read, names)):
-            left = 0
-        kind = None if left == 0 else Unread(scope, unread_names(names, self.dialects), 1)
-        is_like_call = kind is not None and kind.is_like_call
-        if len(self._examined) < _MOST or scope in self._examined:
-            self._examined[scope] = left if is_like_call else left - 1 if left else 0
-        return kind if is_like_call else None
+        span = RawSpan(trace_id="", span_id="", attributes=attributes, scope=scope)
+        (kind,) = unread([span], self.dialects)
+        if not kind.table and self.dialects.read(span).role is Role.LLM:
+            self._left[scope] = 0
+        elif kind.is_like_call:
+            return kind
+        else:
+            self._left[scope] = self._left.get(scope, _EXAMINED) - 1
+        return None
 
-    def message(self, kinds: Iterable[Unread]) -> str:
-        """Return the message about these spans, for each instrumentation at most once a minute."""
-        now = self._clock()
-        parts = []
-        for kind in kinds:
-            if self.is_open(kind.scope) and now >= self._next_s.get(kind.scope, now):
-                if len(self._next_s) < _MOST:
-                    self._next_s[kind.scope] = now + 60.0
-                parts.append(f"no dialect reads the spans of {shown_scope(kind.scope)!r} with {', '.join(kind.names)}")
-        return f"{'; '.join(parts)}; {ADVICE}" if parts else ""
+    def message(self, kinds: Mapping[tuple[str, Hashable], Unread]) -> str:
+        """Return the message about these spans by instrumentation and sender, to each of them once a minute."""
+        due = (kind for subject, kind in kinds.items() if self.is_open(*subject) and self._told.take(subject))
+        return "; ".join(f"spans of {kind.scope!r}: {kind.words}" for kind in islice(due, _MAX_TOLD))

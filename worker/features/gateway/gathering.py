@@ -17,7 +17,7 @@ import structlog
 
 from tracejudge.delivery.buffer import Entry, Kind
 from tracejudge.dialects import Dialects, RawEvent, RawSpan, names
-from tracejudge.dialects.unread import missing_content, unread
+from tracejudge.dialects.unread import unread
 from tracejudge.dialects.values import decoded
 from tracejudge.ids import place_of
 from tracejudge.otel.joining import SpanGroup, has_no_content, join
@@ -253,7 +253,7 @@ class Joiner(ServiceThread):
         parts = [part for raw in taken.parts for part in _part_decoder.decode(raw)]
         is_read = any(prefix in part for part in taken.parts for prefix in self._prefixes)
         counts = Counter(part.scope for part in parts for _ in part.items)
-        if not is_read and self._losses.are_known(counts):
+        if not is_read and self._losses.is_examined(counts):
             self._losses.drop_unread(counts, taken.trace_id)
             return
         decoded = decode_parts(taken.trace_id, parts)
@@ -265,8 +265,9 @@ class Joiner(ServiceThread):
                     kinds = unread(group.spans, self._dialects)
                     self._losses.drop_unread({kind.scope: kind.count for kind in kinds}, taken.trace_id, kinds)
                     continue
-                if has_no_content(fields) and (missing := missing_content(group.spans, self._dialects)) is not None:
-                    self._losses.tell_no_content(*missing, taken.trace_id)
+                if not (fields.get("output") or fields.get("error")):
+                    has_content = not has_no_content(fields)
+                    self._losses.tell_empty(group.spans, self._dialects, taken.trace_id, has_content=has_content)
                 fields["id"] = publication_id(taken.trace_id, fields["span_id"])
                 named = {"service": source.service, "environment": source.environment, "release": source.release}
                 outcome = self._encoder.encode(Kind.TRACE, fields | named, self._clock())

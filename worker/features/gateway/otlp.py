@@ -3,8 +3,9 @@
 On the path of a request nothing is built for an attribute: spans are grouped by trace id and kept as they came.
 """
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, cast
 
@@ -80,10 +81,11 @@ class Group:
 class Request:
     """The items of one request by trace, and the number of those that cannot be used, by reason."""
 
-    def __init__(self, instrumentations: Instrumentations | None = None) -> None:
+    def __init__(self, instrumentations: Instrumentations | None = None, sender: str = "") -> None:
         self.traces: dict[str, Group] = {}
         self.instrumentations = instrumentations
-        self.unread: dict[str, Unread] = {}  # Spans that no dialect reads, of each instrumentation the first one.
+        self._sender = sender
+        self.unread: dict[tuple[str, Hashable], Unread] = {}  # Of each instrumentation and sender the first one.
         self.count = 0
         self.ignored = 0  # Log records that are no part of a conversation with a model; they are accepted and not kept.
         self.dropped: dict[str, Loss] = {}
@@ -103,18 +105,17 @@ class Request:
         event: str,
         *,
         is_root: bool,
-        names: Iterable[str] = (),
+        attributes: "Iterable[KeyValue | _Attribute]" = (),
     ) -> None:
         """Add an item to its trace, or count why it is not used.
 
-        ``part`` is form, kind, source and scope; ``ids`` are trace id and span id, ``event`` the name of a log record's
-        event, and ``names`` those of the attributes.
+        ``part`` is form, kind, source and scope; ``ids`` are trace id and span id, ``event`` that of a log record.
         """
         if part[1] and not event.startswith("gen_ai."):
             self.ignored += 1
             return
         if (len(ids[0]), len(ids[1])) != (16, 8):
-            self.drop("no_ids", names)
+            self.drop("no_ids", (pair.key for pair in attributes))
             return
         trace_id = ids[0].hex()
         group = self.traces.get(trace_id)
@@ -124,10 +125,12 @@ class Request:
         own = group.parts.get(key)
         if own is None:
             own = group.parts[key] = Part(*part, items=[])
-        if not part[1] and self.instrumentations is not None and self.instrumentations.is_open(part[3]):
-            kind = self.instrumentations.examine(part[3], names)
-            if kind is not None:
-                self.unread.setdefault(part[3], kind)
+        told, subject = self.instrumentations, (part[3], (self._sender, part[2].service))
+        if not part[1] and told is not None and told.is_open(*subject) and subject not in self.unread:
+            # Kinds are short texts; content is not read here.
+            texts = {pair.key: ((pair.value and pair.value.string_value) or "1")[:100] for pair in attributes}
+            if (kind := told.examine(part[3], texts)) is not None:
+                self.unread[subject] = kind
         own.items.append(item)
         group.has_root |= is_root
         group.count += 1
@@ -135,10 +138,10 @@ class Request:
 
 
 def read_request(
-    body: bytes, form: Form, *, is_log: bool, service: str | None, instrumentations: Instrumentations | None = None
+    body: bytes, form: Form, *, is_log: bool, service: str | None, told: Instrumentations | None = None, by: str = ""
 ) -> Request:
     """Group the items of a request by trace, or raise ``RefusedError``; ``service`` replaces the resource's."""
-    request = Request(instrumentations)
+    request = Request(told, by)
     try:
         if form is Form.PROTOBUF:
             _read_protobuf(request, body, service, is_log=is_log)
@@ -158,7 +161,7 @@ def reply_content(form: Form, request: Request, *, is_log: bool) -> bytes:
     rejected = sum(loss.count for loss in request.dropped.values())
     parts = [f"{reason} {loss.count}: {EXPLAINED[reason]}" for reason, loss in sorted(request.dropped.items())]
     if request.instrumentations is not None and request.unread:
-        parts.append(request.instrumentations.message(request.unread.values()))
+        parts.append(request.instrumentations.message(request.unread))
     words = "; ".join(filter(None, parts))
     name = "rejected_log_records" if is_log else "rejected_spans"
     if form is Form.PROTOBUF:
@@ -212,8 +215,8 @@ def _read_protobuf(request: Request, body: bytes, service: str | None, *, is_log
                     continue
                 event = (read.event_name or _event_name(read.attributes)) if is_log else ""
                 is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
-                names = (attribute.key for attribute in read.attributes)
-                request.add(part, content, (read.trace_id, read.span_id), event, is_root=is_root, names=names)
+                both, pairs = (read.trace_id, read.span_id), read.attributes
+                request.add(part, content, both, event, is_root=is_root, attributes=pairs)
 
 
 def _parsed(kind: type[Any], content: bytes) -> tuple[Any, bytes]:
@@ -367,7 +370,7 @@ class _Ids(Struct, rename="camel"):
 
 
 _items_decoder = msgspec.json.Decoder(_Items)
-_ids_decoder = msgspec.json.Decoder(_Ids)
+_ids_decoder = msgspec.json.Decoder(_Ids, strict=False)  # Numbers may be texts.
 _attributes_decoder = msgspec.json.Decoder(list[_Attribute])
 
 
@@ -419,15 +422,18 @@ def _read_json(request: Request, body: bytes, service: str | None, *, is_log: bo
                 try:
                     ids: _Ids = _decoded(raw, _ids_decoder)
                     both = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
-                    is_examined = is_log or (request.instrumentations and request.instrumentations.is_open(part[3]))
-                    own = _decoded(ids.attributes, _attributes_decoder) if is_examined else ()
                 except (NoTraceError, ValueError, RecursionError):
                     request.drop("no_ids")
                     continue
-                name = ids.event_name or (_event_name(own) if is_log else "")
+                name = ids.event_name or (_event_name(_pairs(ids.attributes)) if is_log else "")
                 is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
-                names = (attribute.key for attribute in own)
-                request.add(part, bytes(raw), both, name, is_root=is_root, names=names)
+                request.add(part, bytes(raw), both, name, is_root=is_root, attributes=_pairs(ids.attributes))
+
+
+def _pairs(raw: Raw) -> Iterator[_Attribute]:
+    # What is no list of attributes is counted as unreadable afterwards.
+    with contextlib.suppress(NoTraceError, ValueError, RecursionError):
+        yield from _decoded(raw, _attributes_decoder)
 
 
 # ---- after the request: items as the SDK's types ----
@@ -561,7 +567,7 @@ class _JsonLog(Struct, rename="camel"):
     body: _Value | None = None
 
 
-_span_decoder = msgspec.json.Decoder(_JsonSpan)
+_span_decoder = msgspec.json.Decoder(_JsonSpan, strict=False)
 _log_decoder = msgspec.json.Decoder(_JsonLog)
 
 
@@ -573,10 +579,11 @@ def _json_value(value: _Value | None, depth: int = 0) -> object:
     if value.double_value is not None:
         return float(value.double_value)
     if value.array_value is not None:
-        inner = msgspec.convert(value.array_value.get("values") or [], list[_Value])
+        inner = msgspec.convert(_without_null(value.array_value.get("values") or []), list[_Value])
         return [_json_value(item, depth + 1) for item in inner]
     if value.kvlist_value is not None:
-        return _json_attributes(msgspec.convert(value.kvlist_value.get("values") or [], list[_Attribute]), depth + 1)
+        pairs = msgspec.convert(_without_null(value.kvlist_value.get("values") or []), list[_Attribute])
+        return _json_attributes(pairs, depth + 1)
     return value.string_value if value.bool_value is None else value.bool_value
 
 

@@ -253,7 +253,8 @@ class Gateway:
                 form,
                 is_log=is_log,
                 service=client.service,
-                instrumentations=self.instrumentations,
+                told=self.instrumentations,
+                by=client.name,
             )
             items: OtlpRequest = read() if size <= _LARGE_BYTES else await self._work(read, size)
             self._admit_rate(client, items.count + items.ignored)

@@ -23,6 +23,7 @@ from judges.core.judge import Judge
 from judges.core.sessions import in_order, join, part, session_id_of
 from judges.core.verdict import Origin
 from tracejudge import Trace
+from tracejudge.log import Once
 from worker.base.forget.forget import Eraser, Forgetting, Owner
 from worker.core.config.graders import Graders
 from worker.core.config.settings import MAX_SESSION_BYTES, SESSION_MAX, Settings
@@ -48,7 +49,6 @@ from worker.features.sessions.feature import SESSION_IDLE, SESSION_KEEP, Session
 log = structlog.get_logger("tracejudge.ingest")
 _PRESSURE_PAUSE_S: Final = 0.2
 _LEASE_MS: Final = 15_000
-_LOG_EARLY_EVERY_S: Final = 60.0
 # Conversations of one script call, read this many at once: each may have as many bytes as the largest trace.
 _PART_COUNT: Final = 64
 _PART_BYTES: Final = 8 * 1024 * 1024
@@ -295,7 +295,7 @@ class SessionPasses(ServiceThread):
         self._notifier = notifier
         self._pressure = pressure
         self._holder = secrets.token_hex(8)
-        self._next_log = 0.0
+        self._minute = Once(time.monotonic)
         self._look_every_s = min(1.0, SESSION_IDLE.read(settings))
 
     def run_once(self) -> None:
@@ -338,8 +338,7 @@ class SessionPasses(ServiceThread):
         )
         is_early = int(size or 0) > self._max_bytes
         if is_early:
-            if time.monotonic() >= self._next_log:
-                self._next_log = time.monotonic() + _LOG_EARLY_EVERY_S
+            if self._minute.take("early"):
                 log.warning("conversations judged early", bytes=int(size), reason="they exceed max_session_bytes")
             due = self._store.call(lambda client: client.zrange(keys.sessions_due, 0, _PART_COUNT - 1))
         return _Due([raw.decode() for raw in due], is_early)

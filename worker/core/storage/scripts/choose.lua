@@ -146,8 +146,9 @@ end
 local TOLD_S, MARK, MAX_MARKS = 86400, 8, 64
 local function leave_out_told(trace)
   local key, marks, known, fresh = KEYS[trace.told], trace.marks, {}, {}
-  -- One command. It fails on a key of another type, which then knows nothing.
-  local former = redis.pcall('SET', key, marks:sub(1, MAX_MARKS), 'EX', TOLD_S, 'GET')
+  local given = marks:sub(-MAX_MARKS)
+  -- One command, unless the trace had another answer. It fails on a key of another type, which then knows nothing.
+  local former = redis.pcall('SET', key, given, 'EX', TOLD_S, 'GET')
   if type(former) ~= 'string' then return false end
   for first = 1, #former, MARK do known[former:sub(first, first + MARK - 1)] = true end
   for index = 1, #marks / MARK do
@@ -158,7 +159,7 @@ local function leave_out_told(trace)
       evaluation.state = 'told'
     end
   end
-  if former ~= marks then redis.call('SET', key, (table.concat(fresh) .. former):sub(1, MAX_MARKS), 'EX', TOLD_S) end
+  if former ~= given then redis.call('SET', key, (former .. table.concat(fresh)):sub(-MAX_MARKS), 'EX', TOLD_S) end
   return #fresh == 0
 end
 
