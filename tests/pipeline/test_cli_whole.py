@@ -16,7 +16,7 @@ CONTRACT_VERBS = {
     *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor"),
     *("invalid", "gateway"),
     *("labels", "calibrate", "plan"),
-    *("show", "search", "export", "board", "failures", "mcp"),
+    *("show", "search", "export", "board", "failures", "mcp", "help"),
     *("init", "lint", "up"),
 }
 
