@@ -19,3 +19,7 @@ def test_an_unknown_topic_suggests_one(served: Run) -> None:
     ended = served("help", "TraceJudgeBudgetExausted")
     assert ended.code == 2
     assert "Did you mean 'TraceJudgeBudgetExhausted'?" in ended.err
+
+
+def test_a_word_of_a_heading_leads_to_its_page(served: Run) -> None:
+    assert "in a heading: gateway." in served("help", "serverless").err

@@ -38,7 +38,10 @@ def command(topic: str | None, *, as_json: bool) -> None:
     """
     if topic is not None and topic not in TOPICS:
         close = "".join(f" Did you mean {name!r}?" for name in difflib.get_close_matches(topic, TOPICS, n=1))
-        raise click.UsageError(f"There is no page {topic!r}; `tracejudge help` lists all.{close}")
+        heading = re.compile(rf"^#+ .*{re.escape(topic)}", re.MULTILINE | re.IGNORECASE)
+        about = ", ".join(name for name, text in TOPICS.items() if heading.search(text))
+        pages = f" Pages with this word in a heading: {about}." if about else ""
+        raise click.UsageError(f"There is no page {topic!r}; `tracejudge help` lists all.{pages or close}")
     if as_json:
         return print_json({topic: TOPICS[topic]} if topic else list(TOPICS))
     titles = (f"{name:<34}{text.partition(chr(10))[0].removeprefix('# ')}" for name, text in TOPICS.items())
