@@ -153,7 +153,7 @@ def ends() -> Iterator[ExitStack]:
 def test_the_readme_shows_every_example_and_the_packages_that_are_tested() -> None:
     assert blocks().keys() == SOURCES.keys() == EXPECTED.keys()
     paths = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*") if path.is_file()}
-    assert paths == set(SOURCES.values())
+    assert paths - {"ci/github.yml", "ci/gitlab.yml"} == set(SOURCES.values())
     for name, pins in PINS.items():
         line = next(line for line in blocks()[name][-1].splitlines() if re.match(r"(pip|npm) install ", line))
         words = {re.sub(r"(?<!^)@\d+$", "", word) for word in shlex.split(line)[2:]}
