@@ -83,11 +83,18 @@ class Transcript(NamedTuple):
 def transcript(trace: Trace) -> Transcript:
     """Return the transcript of a trace."""
     steps, calls = [_of_span(step) for step in _leaves(trace)], [*(trace.tool_calls or ())]
-    for place, step in enumerate(steps if calls else ()):
-        if step.kind == "tool":
-            # The trace's calls were read from all that spans say: some write other names, or an answer as a call.
-            same = next((number for number, call in enumerate(calls) if call.name in step.name), None)
-            steps[place] = step._replace(kind="other") if same is None else _of_call(calls.pop(same), step)
+    places = [place for place, step in enumerate(steps) if calls and step.kind == "tool"]
+    # Of parallel calls of one tool each has the span with its arguments. The trace's calls were read from all that
+    # spans say: some write other names, or an answer as a call.
+    for by_arguments in (True, False):
+        for place in [*places]:
+            step = steps[place]
+            same = next((n for n, call in enumerate(calls) if _is_of(call, step, by_arguments=by_arguments)), None)
+            if same is not None:
+                steps[place] = _of_call(calls.pop(same), step)
+                places.remove(place)
+    for place in places:
+        steps[place] = steps[place]._replace(kind="other")
     if not any(step.kind == "tool" for step in steps) and calls:
         steps = []
     steps += [_of_call(call, TranscriptStep("", "tool", "")) for call in calls]
@@ -118,9 +125,21 @@ def written(value: object) -> str:
 
 
 def arguments_of(call: TranscriptStep) -> object:
-    """Return the arguments of a call; a text of JSON is decoded, and none are an empty object."""
-    value = decode_json(call.inputs) if isinstance(call.inputs, str) else call.inputs
-    return {} if call.inputs is None else call.inputs if value is None else value
+    """Return the arguments of a call, decoded."""
+    return decoded_arguments(call.inputs)
+
+
+def decoded_arguments(value: object) -> object:
+    """Return arguments; a text of JSON is decoded, and none are an empty object."""
+    if value is None or (isinstance(value, str) and value.strip() in {"", "null"}):
+        return {}
+    decoded = decode_json(value) if isinstance(value, str) else value
+    return value if decoded is None else decoded
+
+
+def _is_of(call: ToolCall, step: TranscriptStep, *, by_arguments: bool) -> bool:
+    same = not by_arguments or written(decoded_arguments(call.arguments)) == written(arguments_of(step))
+    return same and short(call.name) == step.name
 
 
 def _leaves(trace: Trace) -> Iterator[Step]:
