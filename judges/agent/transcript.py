@@ -83,18 +83,16 @@ class Transcript(NamedTuple):
 def transcript(trace: Trace) -> Transcript:
     """Return the transcript of a trace."""
     steps, calls = [_of_span(step) for step in _leaves(trace)], [*(trace.tool_calls or ())]
-    places = [place for place, step in enumerate(steps) if calls and step.kind == "tool"]
+    spans = {place: step for place, step in enumerate(steps) if calls and step.kind == "tool"}
     # Of parallel calls of one tool each has the span with its arguments. The trace's calls were read from all that
     # spans say: some write other names, or an answer as a call.
     for by_arguments in (True, False):
-        for place in [*places]:
-            step = steps[place]
+        for place, step in [*spans.items()]:
             same = next((n for n, call in enumerate(calls) if _is_of(call, step, by_arguments=by_arguments)), None)
             if same is not None:
-                steps[place] = _of_call(calls.pop(same), step)
-                places.remove(place)
-    for place in places:
-        steps[place] = steps[place]._replace(kind="other")
+                steps[place] = _of_call(calls.pop(same), spans.pop(place))
+    for place, step in spans.items():
+        steps[place] = step._replace(kind="other")
     if not any(step.kind == "tool" for step in steps) and calls:
         steps = []
     steps += [_of_call(call, TranscriptStep("", "tool", "")) for call in calls]
@@ -124,13 +122,9 @@ def written(value: object) -> str:
         return "[cannot be shown as JSON]"
 
 
-def arguments_of(call: TranscriptStep) -> object:
-    """Return the arguments of a call, decoded."""
-    return decoded_arguments(call.inputs)
-
-
-def decoded_arguments(value: object) -> object:
-    """Return arguments; a text of JSON is decoded, and none are an empty object."""
+def arguments_of(call: TranscriptStep | ToolCall) -> object:
+    """Return the arguments of a call; a text of JSON is decoded, and none are an empty object."""
+    value = call.arguments if isinstance(call, ToolCall) else call.inputs
     if value is None or (isinstance(value, str) and value.strip() in {"", "null"}):
         return {}
     decoded = decode_json(value) if isinstance(value, str) else value
@@ -138,7 +132,7 @@ def decoded_arguments(value: object) -> object:
 
 
 def _is_of(call: ToolCall, step: TranscriptStep, *, by_arguments: bool) -> bool:
-    same = not by_arguments or written(decoded_arguments(call.arguments)) == written(arguments_of(step))
+    same = not by_arguments or written(arguments_of(call)) == written(arguments_of(step))
     return same and short(call.name) == step.name
 
 

@@ -69,7 +69,9 @@ def repeats(steps: Transcript) -> Mapping[str, str]:
         same = f"{call.name} {written(_in_order(arguments_of(call)))}"
         before = last.get(same)
         tries[same] = tries.get(same, 0) + 1 if before is not None and before.error is not None else 1
-        if before is not None and before.error is None and call.error is None and _is_known(call, before):
+        # A result that is not recorded differs from none.
+        results = {written(_in_order(each.result)) for each in (call, before or call) if each.result is not None}
+        if before is not None and before.error is None and call.error is None and len(results) <= 1:
             needless[call.key] = f"the same call as {before.call}, and nothing had changed"
         elif tries[same] > _MAX_TRIES:
             needless[call.key] = f"try {tries[same]} of a call that had failed each time"
@@ -77,12 +79,6 @@ def repeats(steps: Transcript) -> Mapping[str, str]:
             last = {}
         last[same] = call
     return needless
-
-
-def _is_known(call: TranscriptStep, before: TranscriptStep) -> bool:
-    """Return whether the result is that of the call before, or one of them is not recorded."""
-    results = [each.result for each in (call, before)]
-    return None in results or len({written(_in_order(result)) for result in results}) == 1
 
 
 def _in_order(value: object) -> object:

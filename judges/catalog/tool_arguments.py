@@ -48,7 +48,6 @@ _MAX_CHARS: Final = 100_000  # Of a schema and of arguments.
 _MAX_CHECKS: Final = 20_000  # Keywords of a schema that are applied to one call, a few hundred milliseconds.
 _MAX_ERRORS: Final = 3
 _MIN_COVERAGE: Final = 0.5
-_LIMITS: Final = ("exclusiveMinimum", "exclusiveMaximum")
 # Keywords that need regular expressions of the trace, or time that no count of keywords bounds.
 _UNCHECKED: Final = (
     *("pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems", "uniqueItems", "$dynamicRef"),
@@ -72,7 +71,7 @@ def schema_breaches(schema: object, arguments: object) -> list[str]:
                 raise RecursionError
             # Of OpenAPI and draft 4: a value that may be null, and a limit that another keyword names.
             if (instance is None and around.get("nullable") is True) or (
-                isinstance(value, bool) and keyword in _LIMITS
+                isinstance(value, bool) and keyword.startswith("exclusive")
             ):
                 return
             # Which properties are additional depends on patterns, too.

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from judges.agent.transcript import decoded_arguments, with_calls
+from judges.agent.transcript import arguments_of, with_calls
 from judges.core.judge import Judge, Metric, Reading
 from judges.core.verdict import Score
 from tracejudge import ToolCall, Trace
@@ -50,7 +50,7 @@ def compared(call: ToolCall, arguments: str | tuple[str, ...]) -> object:
     """Return what of the arguments of a call is compared; a text of JSON is decoded, and none are an empty object."""
     if arguments == "ignore":
         return None
-    value = decoded_arguments(call.arguments)
+    value = arguments_of(call)
     if isinstance(arguments, tuple) and isinstance(value, dict):
         value = {name: value[name] for name in arguments if name in value}
     return canonical(value)

@@ -116,8 +116,9 @@ def find_themes(
     if asks:
         shown = list(_counts(failures))[:150] if writes and chosen == _ALL else []
         answer = _read_answer(store.first, settings, int(until // HOUR_S), shown)
-        if answer is not None and {_hash(each.text) for each in failures}.isdisjoint(*answer[1].values()):
-            answer = (answer[0] if not answer[1] else "words; the model's themes are of other verdicts"), {}
+        known = {_hash(failure.text) for failure in failures}
+        if answer is not None and answer[1] and all(map(known.isdisjoint, answer[1].values())):
+            answer = "words; the model's themes are of other verdicts", {}
     themes = group(failures, before, answer, shows_texts=settings.export_explanations)
     return Themes(until, len(failures), len(before), "words" if answer is None else answer[0], themes)
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import click
 import msgspec
 
+from judges.agreement.intervals import Interval
 from judges.core.faults import SettingsError, install_command
 from judges.core.prompt import marked, neutralise
 from worker.base.commands.help import TOPICS
@@ -39,7 +40,7 @@ Hours = Annotated[int, Field(ge=1, le=720)]
 Row = dict[str, str | int | float | dict[str, float] | list[str] | list[dict[str, str]] | None]
 _MOST: Final = 20
 _MOST_BYTES: Final = 60_000
-_OF_FAILURES: Final = "evaluation_id", "trace_id", "service", "judge", "text"
+_LEFT_OUT: Final = "session", "weight"
 _OF_ROWS: Final = "share", "difference", "judgements", "unknown_text"
 _OF_VERDICTS: Final = "evaluation_id", "outcome", "reason", "service", "release", "judge", "judge_model", "cost_usd"
 _MARK: Final = re.compile("<<+|>>+")  # What begins and ends marks.
@@ -98,8 +99,7 @@ class Server(MCPServer[Any]):
     def failing_answers(self, service: str = "*", judge: str = "*", hours: Hours = 24) -> Rows:
         """List the newest failing verdicts of a service and a judge (patterns) of the last hours."""
         chosen, now = VerdictFilter((service,), (judge,)), self._store.now_ms() / 1000
-        failures = read_failures(self._store, self._own, now, hours, chosen)
-        return self._rows([_fields(failure, _OF_FAILURES) for failure in failures])
+        return self._rows(read_failures(self._store, self._own, now, hours, chosen))
 
     def verdict(self, trace_id: str) -> Rows:
         """Return the newest verdicts on a trace, by its whole id, with the reasons of those that fail."""
@@ -107,7 +107,7 @@ class Server(MCPServer[Any]):
         failing = read_failures(self._store, self._own, now, 10_000, chosen)
         reasons = {failure.evaluation_id: failure.text for failure in failing}
         for verdict in (entry.verdict for entry in islice(scan_verdicts(self._store, chosen), 1_000)):
-            rows.append(_fields(verdict, _OF_VERDICTS))
+            rows.append({name: getattr(verdict, name) for name in _OF_VERDICTS})
             rows[-1]["scores"] = {score.metric: score.value for score in verdict.scores}
             rows[-1]["why"] = reasons.get(verdict.evaluation_id, "")
         return self._rows(rows)
@@ -115,12 +115,7 @@ class Server(MCPServer[Any]):
     def failures(self, service: str = "*", judge: str = "*") -> dict[str, Any]:
         """Return what failing verdicts of the last 24 hours have in common: at most ten themes, with three examples."""
         found = find_themes(self._store, self._own, VerdictFilter((service,), (judge,)), writes=False)
-        rows = list[Row]()
-        for theme in found.themes:
-            row: Row = {"name": theme.name, "count": theme.count, "share": theme.share._asdict()}
-            row["difference"] = None if theme.change is None else theme.change._asdict()
-            rows.append({**row, "examples": [_fields(example, _OF_FAILURES) for example in theme.examples]})
-        return {**_fields(found, ("failures", "before", "by")), "themes": self._rows(rows)}
+        return {**vars(found), "themes": self._rows(found.themes)}
 
     def explain_alert(self, name: str) -> dict[str, Any]:
         """Return the runbook of an alert such as TraceJudgeQualityDrop, the figures of today, and open incidents."""
@@ -131,7 +126,7 @@ class Server(MCPServer[Any]):
         today = read_coverage(self._store, Period(now // DAY_S * DAY_S, now + 1))
         return {"runbook": runbook, "today": msgspec.to_builtins(today), "incidents": self.incidents()}
 
-    def _rows(self, rows: list[Row]) -> Rows:
+    def _rows(self, rows: Sequence[object]) -> Rows:
         kept = [self._plain(row) for row in rows[:_MOST]]
         while len(msgspec.json.encode(kept)) > _MOST_BYTES:
             kept.pop()
@@ -139,18 +134,16 @@ class Server(MCPServer[Any]):
 
     def _plain(self, value: Any, key: str = "") -> Any:
         """Bound a value: names and ids are cut and on one line, reasons are marked, or left out as configured."""
+        value = vars(value) if is_dataclass(value) else value._asdict() if isinstance(value, Interval) else value
         if isinstance(value, Mapping):
-            return {self._plain(name): self._plain(each, name) for name, each in islice(value.items(), _MOST)}
+            items = islice(value.items(), _MOST)
+            return {self._plain(name): self._plain(each, name) for name, each in items if name not in _LEFT_OUT}
         if isinstance(value, str):
             shows, text = self._own.export_explanations, _MARK.sub("|", neutralise(" ".join(value.split())))
             if key in {"text", "why"} or (key == "name" and shows):
                 return marked("material", text[:500]) if text and shows else ""
             return text[:200]
         return [self._plain(each) for each in value[:_MOST]] if isinstance(value, Sequence) else value
-
-
-def _fields(item: object, names: Sequence[str]) -> dict[str, Any]:
-    return {name: getattr(item, name) for name in names}
 
 
 @click.command("mcp")
