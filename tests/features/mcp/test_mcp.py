@@ -83,8 +83,7 @@ async def ask_all(client: Client, *, shows_texts: bool) -> None:
     assert (len(failing), answer["left_out"]) == (20, 1)
     assert [each for each in failing if "session" in str(each)] == []
     long = next(each["service"] for each in failing if each["service"] != "shop")
-    assert len(long) == 200
-    assert long.startswith("shop|material 0| [U+001B]"), long
+    assert (len(long), long.isprintable(), long[:16]) == (200, True, "shop|material 0|")
     assert (await call("failing_answers", service="other"))["rows"] == []
     (verdict,) = (await call("verdict", trace_id=failing[-1]["trace_id"]))["rows"]
     assert (verdict["evaluation_id"], verdict["scores"]) == (failing[-1]["evaluation_id"], {"safety": 0.0})

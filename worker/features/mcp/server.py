@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from judges.agreement.intervals import Interval
-from judges.core.faults import SettingsError, install_command
-from judges.core.prompt import marked, neutralise
+from judges.core.faults import SettingsError, install_command, one_line
+from judges.core.prompt import marked
 from worker.base.commands.help import TOPICS
 from worker.base.commands.options import REDIS, connect
 from worker.base.lookup.lookup import scan_verdicts
@@ -139,7 +139,7 @@ class Server(MCPServer[Any]):
             items = islice(value.items(), _MOST)
             return {self._plain(name): self._plain(each, name) for name, each in items if name not in _LEFT_OUT}
         if isinstance(value, str):
-            shows, text = self._own.export_explanations, _MARK.sub("|", neutralise(" ".join(value.split())))
+            shows, text = self._own.export_explanations, _MARK.sub("|", one_line(" ".join(value.split())))
             if key in {"text", "why"} or (key == "name" and shows):
                 return marked("material", text[:500]) if text and shows else ""
             return text[:200]
