@@ -82,20 +82,21 @@ class Transcript(NamedTuple):
 
 def transcript(trace: Trace) -> Transcript:
     """Return the transcript of a trace."""
-    steps, calls = [_of_span(step) for step in _leaves(trace)], [*(trace.tool_calls or ())]
+    steps, calls = [_of_span(step) for step in _leaves(trace)], [(_form(call), call) for call in trace.tool_calls or ()]
     spans = {place: step for place, step in enumerate(steps) if calls and step.kind == "tool"}
     # Of parallel calls of one tool each has the span with its arguments. The trace's calls were read from all that
     # spans say: some write other names, or an answer as a call.
-    for by_arguments in (True, False):
+    for compared in (2, 1):
         for place, step in [*spans.items()]:
-            same = next((n for n, call in enumerate(calls) if _is_of(call, step, by_arguments=by_arguments)), None)
+            form = _form(step)[:compared]
+            same = next((number for number, call in enumerate(calls) if call[0][:compared] == form), None)
             if same is not None:
-                steps[place] = _of_call(calls.pop(same), spans.pop(place))
+                steps[place] = _of_call(calls.pop(same)[1], spans.pop(place))
     for place, step in spans.items():
         steps[place] = step._replace(kind="other")
     if not any(step.kind == "tool" for step in steps) and calls:
         steps = []
-    steps += [_of_call(call, TranscriptStep("", "tool", "")) for call in calls]
+    steps += [_of_call(call, TranscriptStep("", "tool", "")) for _, call in calls]
     numbers = count(1)
     numbered = tuple(
         step._replace(key=f"S{number}", call=f"C{next(numbers)}" if step.kind == "tool" else None)
@@ -131,9 +132,8 @@ def arguments_of(call: TranscriptStep | ToolCall) -> object:
     return value if decoded is None else decoded
 
 
-def _is_of(call: ToolCall, step: TranscriptStep, *, by_arguments: bool) -> bool:
-    same = not by_arguments or written(arguments_of(call)) == written(arguments_of(step))
-    return same and short(call.name) == step.name
+def _form(call: TranscriptStep | ToolCall) -> tuple[str, str]:
+    return short(call.name), written(arguments_of(call))
 
 
 def _leaves(trace: Trace) -> Iterator[Step]:
