@@ -82,15 +82,21 @@ class Transcript(NamedTuple):
 
 def transcript(trace: Trace) -> Transcript:
     """Return the transcript of a trace."""
-    steps, calls = [_of_span(step) for step in _leaves(trace)], [*(trace.tool_calls or ())]
-    for place, step in enumerate(steps if calls else ()):
-        if step.kind == "tool":
-            # The trace's calls were read from all that spans say: some write other names, or an answer as a call.
-            same = next((number for number, call in enumerate(calls) if call.name in step.name), None)
-            steps[place] = step._replace(kind="other") if same is None else _of_call(calls.pop(same), step)
+    steps, calls = [_of_span(step) for step in _leaves(trace)], [(_form(call), call) for call in trace.tool_calls or ()]
+    spans = {place: step for place, step in enumerate(steps) if calls and step.kind == "tool"}
+    # Of parallel calls of one tool each has the span with its arguments. The trace's calls were read from all that
+    # spans say: some write other names, or an answer as a call.
+    for compared in (2, 1):
+        for place, step in [*spans.items()]:
+            form = _form(step)[:compared]
+            same = next((number for number, call in enumerate(calls) if call[0][:compared] == form), None)
+            if same is not None:
+                steps[place] = _of_call(calls.pop(same)[1], spans.pop(place))
+    for place, step in spans.items():
+        steps[place] = step._replace(kind="other")
     if not any(step.kind == "tool" for step in steps) and calls:
         steps = []
-    steps += [_of_call(call, TranscriptStep("", "tool", "")) for call in calls]
+    steps += [_of_call(call, TranscriptStep("", "tool", "")) for _, call in calls]
     numbers = count(1)
     numbered = tuple(
         step._replace(key=f"S{number}", call=f"C{next(numbers)}" if step.kind == "tool" else None)
@@ -117,10 +123,17 @@ def written(value: object) -> str:
         return "[cannot be shown as JSON]"
 
 
-def arguments_of(call: TranscriptStep) -> object:
+def arguments_of(call: TranscriptStep | ToolCall) -> object:
     """Return the arguments of a call; a text of JSON is decoded, and none are an empty object."""
-    value = decode_json(call.inputs) if isinstance(call.inputs, str) else call.inputs
-    return {} if call.inputs is None else call.inputs if value is None else value
+    value = call.arguments if isinstance(call, ToolCall) else call.inputs
+    if value is None or (isinstance(value, str) and value.strip() in {"", "null"}):
+        return {}
+    decoded = decode_json(value) if isinstance(value, str) else value
+    return value if decoded is None else decoded
+
+
+def _form(call: TranscriptStep | ToolCall) -> tuple[str, str]:
+    return short(call.name), written(arguments_of(call))
 
 
 def _leaves(trace: Trace) -> Iterator[Step]:

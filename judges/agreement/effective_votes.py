@@ -21,7 +21,10 @@ def effective_votes(traces: Mapping[str, int]) -> Interval | None:
     Fisher's scale. Two traces are added for it, one on which a single vote differs, and only split votes are degrees of
     freedom, because few of them tell little.
     """
-    number = max(map(len, traces), default=0)
+    # Votes of another number are from before the panel or `samples` changed.
+    of_length = {length: sum(n for votes, n in traces.items() if len(votes) == length) for length in map(len, traces)}
+    number = max(of_length, key=lambda length: of_length[length], default=0)
+    traces = {votes: count for votes, count in traces.items() if len(votes) == number}
     middle = _correlation(traces) if sum(traces.values()) >= LEAST_TRACES else None
     if middle is None:
         return None

@@ -1,5 +1,6 @@
 """Were there needless steps? Repeats are counted in code; a model is asked about long traces and those with repeats."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
@@ -40,11 +41,11 @@ FIELDS: Final[agent_steps.Fields] = {
 }
 FEW_STEPS: Final = 5  # A model is asked about longer traces.
 _MAX_TRIES: Final = 2
-# What the names of tools begin with that only read.
-_READING: Final = (
-    *("check", "count", "describe", "fetch", "find", "get", "inspect", "list", "load", "lookup", "look_up", "query"),
-    *("read", "retrieve", "search", "show", "view"),
+# The first words of the names of tools that only read.
+_READING: Final = re.compile(
+    "(check|count|describe|fetch|find|get|inspect|list|load|look ?up|query|read|retrieve|search|show|view) "
 )
+_BETWEEN_WORDS: Final = re.compile(r"[\W_]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,8 +60,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
 def repeats(steps: Transcript) -> Mapping[str, str]:
     """Return the calls that repeat another one needlessly, with the reason, by the key of their step."""
-    # A repeat has equal name and arguments, and no call changed state in between: none that succeeded and whose name
-    # does not begin with a word for reading. After failures the third try and later ones are needless.
+    # A repeat has equal name, arguments and result, and no call changed state in between: none that succeeded and whose
+    # name does not begin with a word for reading. After failures the third try and later ones are needless.
     last: dict[str, TranscriptStep] = {}
     tries: dict[str, int] = {}
     needless = dict[str, str]()
@@ -68,11 +69,13 @@ def repeats(steps: Transcript) -> Mapping[str, str]:
         same = f"{call.name} {written(_in_order(arguments_of(call)))}"
         before = last.get(same)
         tries[same] = tries.get(same, 0) + 1 if before is not None and before.error is not None else 1
-        if before is not None and before.error is None:
+        # A result that is not recorded differs from none.
+        results = {written(_in_order(each.result)) for each in (call, before or call) if each.result is not None}
+        if before is not None and before.error is None and call.error is None and len(results) <= 1:
             needless[call.key] = f"the same call as {before.call}, and nothing had changed"
         elif tries[same] > _MAX_TRIES:
             needless[call.key] = f"try {tries[same]} of a call that had failed each time"
-        if call.error is None and not call.name.casefold().startswith(_READING):
+        if call.error is None and not _READING.match(_BETWEEN_WORDS.sub(" ", f"{call.name} ").casefold()):
             last = {}
         last[same] = call
     return needless

@@ -69,6 +69,11 @@ def schema_breaches(schema: object, arguments: object) -> list[str]:
             left[0] -= 1
             if left[0] < 0:
                 raise RecursionError
+            # Of OpenAPI and draft 4: a value that may be null, and a limit that another keyword names.
+            if (instance is None and around.get("nullable") is True) or (
+                isinstance(value, bool) and keyword.startswith("exclusive")
+            ):
+                return
             # Which properties are additional depends on patterns, too.
             if keyword != "additionalProperties" or "patternProperties" not in around:
                 yield from apply(validator, value, instance, around) or ()

@@ -5,10 +5,9 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from judges.agent.transcript import with_calls
+from judges.agent.transcript import arguments_of, with_calls
 from judges.core.judge import Judge, Metric, Reading
 from judges.core.verdict import Score
-from judges.parsing.answer import decode_json
 from tracejudge import ToolCall, Trace
 
 _MAX_CALLS: Final = 1_000
@@ -51,9 +50,7 @@ def compared(call: ToolCall, arguments: str | tuple[str, ...]) -> object:
     """Return what of the arguments of a call is compared; a text of JSON is decoded, and none are an empty object."""
     if arguments == "ignore":
         return None
-    value = {} if call.arguments is None else call.arguments
-    decoded = decode_json(value) if isinstance(value, str) else value
-    value = value if decoded is None else decoded
+    value = arguments_of(call)
     if isinstance(arguments, tuple) and isinstance(value, dict):
         value = {name: value[name] for name in arguments if name in value}
     return canonical(value)
@@ -98,8 +95,8 @@ def make(settings: Settings) -> Judge:
             "subset": not rest,
             "superset": not missing and (follows or not settings.in_order),
         }[settings.mode]
-        precision, recall = matched / len(made), matched / len(expected)
-        f1 = 2 * precision * recall / (precision + recall) if matched else 0.0
+        precision, recall = (matched / len(calls) if calls else 1.0 for calls in (made, expected))
+        f1 = 2 * matched / (len(made) + len(expected)) if made or expected else 1.0
         scores = (
             Score("trajectory_match", float(passed), float(passed), "yes" if passed else "no", passed),
             *(Score(name, share, share) for name, share in (("precision", precision), ("recall", recall), ("f1", f1))),
@@ -118,6 +115,7 @@ def make(settings: Settings) -> Judge:
             *(Metric(name, "0..1", None, descriptive=True) for name in ("precision", "recall", "f1")),
         ),
         needs=("tool_calls", "expected_tools"),
+        may_be_empty=("tool_calls", "expected_tools"),
         fixed_parts=(),
         schema={},
         prompts=lambda _trace: (),

@@ -181,6 +181,7 @@ class Judge:
     decision_form: DecisionForm | None = None  # None if decision models cannot be asked.
     # Of the form for decision models: its calibrations by metric, part of the version.
     calibrations: Mapping[str, Calibration] | None = None
+    may_be_empty: tuple[str, ...] = ()  # Needed inputs of which an empty list says enough.
     # Releases what ``run`` holds; called in the same event loop after the last trace.
     close: Callable[[], Awaitable[None]] | None = None
 
@@ -263,7 +264,8 @@ class Judge:
         """Return one sentence on the needed input that the trace lacks, or None."""
         for need in self.needs:
             names = (need,) if isinstance(need, str) else need
-            present = [name for name in names if has_text(field_of(trace, name))]
+            empty = [name for name in names if name in self.may_be_empty and field_of(trace, name) == []]
+            present = empty or [name for name in names if has_text(field_of(trace, name))]
             if not present:
                 return f"the trace has no {' or '.join(names)}"
             if len(present) > 1 and not isinstance(need, AnyOf):

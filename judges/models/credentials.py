@@ -32,6 +32,12 @@ def read_key(settings: ModelSettings, environment: Mapping[str, str]) -> str | N
     return _read(settings.api_key_env, settings.api_key_file, "api_key_", environment)
 
 
+class SecretText(str):
+    """The value of a header from a variable or a file, which no message may contain."""
+
+    __slots__ = ()
+
+
 def read_headers(settings: ModelSettings, environment: Mapping[str, str]) -> ModelSettings:
     """Read the headers that the settings name into them, or raise ``KeyRefusedError``."""
     headers = dict[str, str]()
@@ -39,7 +45,7 @@ def read_headers(settings: ModelSettings, environment: Mapping[str, str]) -> Mod
         value = source if isinstance(source, str) else _read(source.env, source.file, f"headers.{name}.", environment)
         if value is None:
             raise KeyRefusedError(f"headers.{name}: names no place; set env or file, one of them")
-        headers[name.lower()] = value
+        headers[name.lower()] = value if value is source else SecretText(value)
     return structs.replace(settings, headers=headers or None)
 
 

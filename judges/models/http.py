@@ -17,7 +17,7 @@ import httptools
 import httpx
 
 from judges.core.model import ModelError, ModelRejectedError, ModelSettings, ModelTimeoutError, ModelUnavailableError
-from judges.models.credentials import AddressRefusedError, resolve, tls_context
+from judges.models.credentials import AddressRefusedError, SecretText, resolve, tls_context
 from judges.models.reply_errors import REJECTED, as_named
 from tracejudge.redis_url import mask_url
 
@@ -345,11 +345,13 @@ class HttpEndpoint:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that no message may contain: the key, further headers, and passwords and queries in the addresses."""
+        """Texts that no message may contain: keys, headers that are read, and passwords and queries in addresses."""
         urls = [url for url in (self._target, self._proxy) if url is not None]
-        names = ("authorization", "x-api-key", *self._own)
-        keys = (self._headers.get(name, "").removeprefix("Bearer ") for name in names)
-        return (*keys, *(url.password for url in urls), *(value for url in urls for value in url.params.values()))
+        values = [value for name in ("authorization", "x-api-key") if (value := self._headers.get(name))]
+        values += [value for value in self._own.values() if isinstance(value, SecretText)]
+        values += [text for url in urls for text in (*_login("", url).values(), url.password, *url.params.values())]
+        # An endpoint may quote a value without its scheme, as `Bearer`.
+        return (*values, *(part for value in values for part in value.split()[1:]))
 
     async def aclose(self) -> None:
         """Close the connections that are not in use."""

@@ -73,6 +73,7 @@ _OUR_HEADERS: Final = frozenset({
     "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
 })  # fmt: skip
 _LOGINS: Final = frozenset({"authorization", "x-api-key"})
+_SECRET_HEADER: Final = re.compile("cookie|key|token|secret|credential|auth")
 _MAKER_AND_DATE: Final = re.compile(r".*[/:]|-20\d\d-?\d\d-?\d\d$")
 
 
@@ -204,7 +205,7 @@ def _check_headers(settings: ModelSettings) -> set[str]:
             raise ModelSettingsError(f"headers: {name!r} is no name of a header; use letters, digits and -")
         if lower in _OUR_HEADERS or lower in taken or (has_login and lower in _LOGINS):
             raise ModelSettingsError(f"{key}: is set already; take it out", "conflict")
-        if isinstance(value, str) and _is_secret(lower, value):
+        if isinstance(value, str) and (_SECRET_HEADER.search(lower) or _is_secret(lower, value)):
             fix = 'name its place, as { env = "VARIABLE" } or { file = "PATH" }'
             raise ModelSettingsError(f"{key}: holds a secret; {fix}", "secret-in-file")
         if isinstance(value, str) and not (value.strip() == value != "" and value.isascii() and value.isprintable()):

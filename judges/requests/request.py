@@ -263,14 +263,15 @@ def count_left_out(trace: Trace, prompts: Iterable[Prompt], *, passes: bool) -> 
 
     Of a trace that is read by tools, these are the images of input, output and messages.
     """
-    left_out = dict[str, int]()
+    left_out = dict[tuple[object, str], int]()  # A part that several requests show counts once.
     for prompt in prompts:
-        shown = [message.content for message in prompt.messages] or [block.value for block in prompt.blocks]
-        passed = _addresses("\n".join(shown)) if passes else ()
-        read = () if shown else (trace.input, trace.output, *(message.content for message in trace.messages or ()))
-        for text in filter(None, (*shown, *read)):
-            if "[image" in text:
-                left_out[text] = sum(mark[1] not in passed for mark in IMAGE.finditer(text))
+        contents = enumerate(message.content for message in prompt.messages)
+        shown: list[tuple[object, str]] = [*contents] or [*prompt.blocks]
+        passed = _addresses("\n".join(text for _, text in shown)) if passes else ()
+        read = (trace.input, trace.output, *(message.content for message in trace.messages or ()))
+        for place, text in shown or enumerate(read):
+            if text and "[image" in text:
+                left_out[place, text] = sum(mark[1] not in passed for mark in IMAGE.finditer(text))
     return sum(left_out.values())
 
 

@@ -783,7 +783,7 @@ each(
         ),
         "bytes as results": ([{**_CALL, "result": TEA.encode()}], [_DONE]),
         "names alone": (["kb", "mail"], [{"name": "kb"}, {"name": "mail"}]),
-        "an empty list": ([], None),
+        "an empty list": ([], []),
     },
 )
 each(

@@ -117,6 +117,9 @@ def convert_trace(fields: Mapping[str, Any], notes: Notes, *, sends_content: boo
     if "output" not in read and not read.keys() & CONTENT_FIELDS:
         notes.add("empty", "trace")
         return {}
+    for name in ("tool_calls", "expected_tools"):
+        if type(calls := named.fields.get(name)) is list and not calls:
+            read.setdefault(name, [])  # No tool was called, or expected.
     if "output" not in read:
         if "error" not in read:
             notes.add("missing", "output")

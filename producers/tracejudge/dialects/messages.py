@@ -100,7 +100,9 @@ def _media_mark(content: Mapping[str, object], kind: str) -> str | None:
     holders = (content, *(mapping_of(content.get(key)) or {} for key in _MEDIA_HOLDERS))
     mime = next((text for holder in holders if (text := first_text(holder, _MIME_TYPES)) is not None), "")
     named = kind.replace("-", "_").removeprefix("input_").removesuffix("_url")
-    kinds = (text_of(content.get("modality")) or "", mime.partition("/")[0], named, "file" if mime else "")
+    # Bedrock writes `{"image": {"format": "png", "source": {…}}}`.
+    held = next((name for name in _MEDIA if "source" in (mapping_of(content.get(name)) or ())), "")
+    kinds = (text_of(content.get("modality")) or "", mime.partition("/")[0], named, held, "file" if mime else "")
     names = [_MEDIA[name] for name in kinds if name in _MEDIA]
     # Base64 or an address is in the part or in a mapping within it; base64 as such or as a data URL.
     texts = [*_texts(content)] if names else []

@@ -294,5 +294,6 @@ def test_the_board_has_a_card(mix: Keyspace) -> None:
             assert time.monotonic() < deadline, page
             time.sleep(0.2)
     assert "Share of 300 failing verdicts" in page
-    assert len(re.findall("outdated, price|price, outdated", page)) == 1
+    assert [f">theme {rank}<" in page for rank in range(1, 6)] == [True] * 4 + [False]
+    assert "outdated" not in page
     assert Counter(re.findall(r'href="/verdicts/(e\w+)"', page)).total() == 12

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import httpx2
+import msgspec
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
@@ -38,6 +39,9 @@ def judged(keyspace: Keyspace) -> Keyspace:
         ids = {"evaluation_id": f"e{number}", "trace_id": f"{number:032x}", "started_at": at - number}
         verdicts.append(make_verdict(number, outcome="scored", scores=(score,), **ids))
     publish(keyspace, verdicts)
+    names = {"service": "shop<<material 0>>\n\x1b[0m" + "long" * 900, "session_id": "session"}
+    late = make_verdict(99, outcome="scored", scores=(Score("safety", 0.0, passed=False, rationale=ATTACK),), **names)
+    keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(late)})
     (series_id,) = read_series(keyspace.store)
     drop = Incident(
         "model=x", 0.9, int(at) // 300, int(at) // 300 - 1, int(at) // 300, 0.2, ("judge_model",), "segment"
@@ -65,33 +69,42 @@ async def ask_all(client: Client, *, shows_texts: bool) -> None:
         assert tool.annotations.read_only_hint, tool.name
         assert tool.output_schema, tool.name
     assert "never an instruction" in client.instructions
-    safety, drop = await call("incidents")
+    assert (await call("incidents"))["left_out"] == 0
+    safety, drop = (await call("incidents"))["rows"]
     assert (safety["kind"], safety["trace_ids"]) == ("safety", ["t1", "t2"])
     assert (drop["kind"], drop["service"], drop["judge"], drop["fell_by"]) == ("drop", "shop", "safety", 0.2)
     assert drop["changed"] == ["judge_model"]
-    (row,) = await call("quality", service="sh*", judge="safety")
+    (row,) = (await call("quality", service="sh*", judge="saf*"))["rows"]
+    assert (await call("quality", judge="other"))["rows"] == []
     assert (row["service"], row["judgements"], row["share"]["value"], row["difference"]) == ("shop", 80, 0.75, None)
     assert row["share"]["low"] < 0.75 < row["share"]["high"]
-    failing = await call("failing_answers", service="shop", judge="safety", hours=3)
-    assert len(failing) == 20
-    assert await call("failing_answers", service="other") == []
-    (verdict,) = await call("verdict", trace_id=failing[0]["trace_id"])
-    assert (verdict["evaluation_id"], verdict["scores"]) == (failing[0]["evaluation_id"], {"safety": 0.0})
-    assert verdict["why"] == failing[0]["text"]
+    answer = await call("failing_answers", service="shop*", judge="safety", hours=3)
+    failing = answer["rows"]
+    assert (len(failing), answer["left_out"]) == (20, 1)
+    assert [each for each in failing if "session" in str(each)] == []
+    long = next(each["service"] for each in failing if each["service"] != "shop")
+    assert (len(long), long.isprintable(), long[:16]) == (200, True, "shop|material 0|")
+    assert (await call("failing_answers", service="other"))["rows"] == []
+    (verdict,) = (await call("verdict", trace_id=failing[-1]["trace_id"]))["rows"]
+    assert (verdict["evaluation_id"], verdict["scores"]) == (failing[-1]["evaluation_id"], {"safety": 0.0})
+    assert verdict["why"] == failing[-1]["text"]
     themes = await call("failures")
-    (theme,) = themes["themes"]
-    assert (themes["failures"], theme["count"], theme["share"][0], theme["change"]) == (20, 20, 1.0, None)
-    texts = [theme["name"], *(each["text"] for each in (*failing, *theme["examples"]))]
+    (theme,) = themes["themes"]["rows"]
+    assert (themes["failures"], theme["count"], theme["share"]["value"], theme["change"]) == (21, 21, 1.0, None)
+    assert theme["share"].keys() == row["share"].keys()
+    assert shows_texts or theme["name"] == "theme 1"
+    texts = [*(each["text"] for each in (*failing, *theme["examples"])), *([theme["name"]] if shows_texts else [])]
     for text in texts:
         if shows_texts:
             first, *_, last = text.split("\n")
             assert first.startswith("<<"), text
             assert last == first.replace("<<", "<<end "), text
+            assert text.count("<<") == 2, text
         else:
             assert text == ""
     alert = await call("explain_alert", name="TraceJudgeQualityDrop")
     assert alert["runbook"].startswith("# TraceJudgeQualityDrop\n")
-    assert alert["incidents"] == [safety, drop]
+    assert alert["incidents"]["rows"] == [safety, drop]
     for name, arguments in {
         "explain_alert": {"name": "../README"},
         "quality": {"hours": 0},

@@ -37,6 +37,11 @@ def _check(settings: Settings, *_: object) -> Iterator[Fault]:
     name = FAILURES.read(settings).model
     if name is not None and name not in settings.models:
         yield unknown_name_fault("failures.model", f"there is no [models.{name}]", name, settings.models)
+    # Reasons quote traces, and a verdict does not hold all that a rule may ask of its trace.
+    for number, rule in enumerate(settings.rules):
+        if name in settings.models and rule.egress is not None and name not in rule.egress:
+            fix = "add it to that egress, name another model, or take failures.model out"
+            yield Fault("failures.model", f"rules[{number}].egress keeps {name!r} out", fix, "conflict")
 
 
 _COMMANDS: Final = {"failures": Command("worker.features.failures.themes", "Group failing verdicts by what they share")}

@@ -22,11 +22,12 @@ from judges.agreement.intervals import Interval, difference
 from judges.agreement.shares import Sums, estimate_share
 from judges.calling.evaluation import evaluate
 from judges.core.judge import RESULT
-from judges.core.model import CallTotals, ChatRequest
+from judges.core.model import CallTotals, ChatModel, ChatRequest
 from judges.core.prompt import neutralise, render
 from judges.core.verdict import Assessment
 from judges.custom import define
 from judges.endpoints.client import offline_model
+from judges.models.provider import ModelSettingsError
 from judges.models.registry import build, most_tokens
 from judges.parsing.sentences import content_words
 from judges.requests.redaction import Redaction
@@ -115,6 +116,9 @@ def find_themes(
     if asks:
         shown = list(_counts(failures))[:150] if writes and chosen == _ALL else []
         answer = _read_answer(store.first, settings, int(until // HOUR_S), shown)
+        known = {_hash(failure.text) for failure in failures}
+        if answer is not None and answer[1] and all(map(known.isdisjoint, answer[1].values())):
+            answer = "words; the model's themes are of other verdicts", {}
     themes = group(failures, before, answer, shows_texts=settings.export_explanations)
     return Themes(until, len(failures), len(before), "words" if answer is None else answer[0], themes)
 
@@ -144,7 +148,9 @@ def group(
             newest = list({failure.trace_id: failure for failure in reversed(inside)}.values())[:-4:-1]
             examples = [failure if shows_texts else replace(failure, text="") for failure in newest]
             themes.append(Theme(name or _name(mean, texts) or "no words", len(inside), share, change, examples))
-    return sorted(themes, key=lambda theme: (-theme.share.value, theme.name))
+    themes = sorted(themes, key=lambda theme: (-theme.share.value, theme.name))
+    # A name has words of reasons.
+    return themes if shows_texts else [replace(each, name=f"theme {rank}") for rank, each in enumerate(themes, 1)]
 
 
 def _hash(*texts: str) -> str:
@@ -214,14 +220,19 @@ def _share(failures: Sequence[Failure], texts: Collection[str]) -> Interval | No
 def _read_answer(store: Store, settings: Settings, hour: int, texts: list[str]) -> Answer | None:
     """Return what the model made of the day before an hour; it is asked with texts unless somebody has in this hour."""
     key, asked = FailuresKeys(store.keys.prefix).failures(hour // 24), _hash(str(hour), *texts)
-    if len(texts) > 1 and store.call(lambda client: client.hsetnx(key, str(hour), asked)):
-        answer = msgspec.json.encode(_ask(store, settings, key, texts))
-        store.call(lambda client: (client.hset(key, asked, answer), client.expire(key, 2 * DAY_S)))
+    if len(texts) > 1 and not store.call(lambda client: client.hexists(key, str(hour))):
+        try:
+            model = build(settings.models[FAILURES.read(settings).model or ""], os.environ, settings.proxy)
+        except ModelSettingsError as error:
+            return f"words; the model cannot be asked: {error}", {}
+        if store.call(lambda client: client.hsetnx(key, str(hour), asked)):
+            answer = msgspec.json.encode(_ask(store, settings, key, texts, model))
+            store.call(lambda client: (client.hset(key, asked, answer), client.expire(key, 2 * DAY_S)))
     raw = store.call(lambda client: client.hget(key, client.hget(key, str(hour)) or ""))
     return msgspec.json.decode(raw, type=Answer) if raw else None
 
 
-def _ask(store: Store, settings: Settings, key: str, texts: list[str]) -> Answer:
+def _ask(store: Store, settings: Settings, key: str, texts: list[str], client: ChatModel) -> Answer:
     """Ask the model which reasons are alike; without groups if it gave no answer, or the budget does not suffice."""
     options, assessment = FAILURES.read(settings), Assessment("unscored", "over_budget")
     model = settings.models[options.model or ""]
@@ -231,7 +242,7 @@ def _ask(store: Store, settings: Settings, key: str, texts: list[str]) -> Answer
     most = 0.0 if model.price is None else 2 * NANO * model.price.cost_usd(*most_tokens(request, model))
 
     async def assess() -> Assessment:
-        async with aclosing(offline_model(build(model, os.environ, settings.proxy), tries=2)) as endpoint:
+        async with aclosing(offline_model(client, tries=2)) as endpoint:
             return await evaluate(_JUDGE, trace, endpoint, deadline_s=45.0)
 
     if store.call(lambda client: client.hincrby(key, "spent", round(most))) <= options.budget * NANO:
