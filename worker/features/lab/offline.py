@@ -28,9 +28,9 @@ from tracejudge.redis_url import mask_url
 from worker.base.commands.options import CONFIG, JSON, config_file, options
 from worker.base.commands.trace_files import Conversations, Output, lines, trace_of_row
 from worker.core.config.graders import Grader, calibrate_judge, judge_of_panel, make_panel
-from worker.core.config.reading import place_of
+from worker.core.config.reading import place_of, unconfigured
 from worker.core.config.serving import configured_user_key
-from worker.core.config.settings import Settings, SettingsError
+from worker.core.config.settings import ModelSettings, Settings, SettingsError
 from worker.core.queue.batch import FREE, Evaluation, Item, Session, make_verdict
 from worker.core.selection.lenient import LeftOut
 from worker.core.selection.stream_entry import TraceEntry
@@ -185,15 +185,26 @@ def open_graders(
     return OfflineGraders(tuple(graders.values()), by_judge)
 
 
+def refuse_unconfigured(
+    option: str | None, settings: Settings, judges: Sequence[Judge], graders: OfflineGraders, names: Sequence[str]
+) -> None:
+    """Raise ``UsageError`` if an option decides by the heuristic because the configuration was lost."""
+    lost = None if "lexical" in names else unconfigured(settings, config_file())
+    if option and lost and any(by.is_free for by in graders.runners) and any(judge.run is None for judge in judges):
+        fix = "give --config FILE, or set TRACEJUDGE_CONFIG; --model lexical chooses it"
+        raise click.UsageError(f"{option} measures nothing: {lost}; {fix}")
+
+
 def open_model(settings: Settings, name: str, tries: int, events_at: Callable[[str], LimiterEvents]) -> LimitedModel:
     """Make the model of `[models.NAME]` under the limits of the worker, with at most ``tries`` attempts of a request.
 
     ``events_at`` makes the receiver of the limiter's events from the endpoint's address.
     """
-    if name not in settings.models:
+    table = settings.models.get(name) or (ModelSettings(provider="lexical") if name == "lexical" else None)
+    if table is None:
         raise SettingsError(f"there is no [models.{name}]{nearest(name, settings.models)}")
     try:
-        model = build(settings.models[name], os.environ, settings.proxy)
+        model = build(table, os.environ, settings.proxy)
     except ModelSettingsError as error:
         place = place_of("models", os.environ, config_file())
         raise SettingsError(f"{place}: models.{name}.{error}") from error
