@@ -177,16 +177,17 @@ class Gate:
 
 def check_files(file: str, output: str | None, options: Mapping[str, Any], *, as_json: bool, force: bool) -> None:
     """Refuse, before anything is opened, a file that is written and named twice, and a summary in place of others."""
-    summary, named = options["summary"], dict[object, str]()
+    summary, named = options["summary"], dict[tuple[object, ...], str]()
     paths = {"FILE": file, "--baseline": options["baseline"], "--output": output, "--summary": summary}
     for option, path in paths.items():
         if path is None or (path == "-" and option != "FILE"):
             continue
+        key: tuple[object, ...]
         try:
             found = os.fstat(0) if path == "-" else Path(path).stat()
             is_file, key = stat.S_ISREG(found.st_mode), (found.st_dev, found.st_ino)
         except OSError:
-            is_file, key = True, Path(path).resolve()
+            is_file, key = True, (Path(path).resolve(),)
         if is_file and (other := named.setdefault(key, option)) != option:
             raise click.UsageError(f"{other} and {option} are the same file {path}; give one of them another name")
     if summary == "-" and (as_json or output == "-"):

@@ -16,7 +16,7 @@ import msgspec
 from judges.calling.runs import JudgeRunner, TimedAssessment, in_order, internal_error
 from judges.core.combine import Combine, combine, metrics_of
 from judges.core.judge import Judge, has_text, has_value
-from judges.core.model import Price
+from judges.core.model import ModelSettings, Price
 from judges.core.verdict import Verdict, evaluation_id, session_evaluation_id
 from judges.custom.definition import nearest
 from judges.endpoints.availability import LimiterEvents
@@ -30,7 +30,7 @@ from worker.base.commands.trace_files import Conversations, Output, lines, trace
 from worker.core.config.graders import Grader, calibrate_judge, judge_of_panel, make_panel
 from worker.core.config.reading import place_of, unconfigured
 from worker.core.config.serving import configured_user_key
-from worker.core.config.settings import ModelSettings, Settings, SettingsError
+from worker.core.config.settings import Settings, SettingsError
 from worker.core.queue.batch import FREE, Evaluation, Item, Session, make_verdict
 from worker.core.selection.lenient import LeftOut
 from worker.core.selection.stream_entry import TraceEntry
