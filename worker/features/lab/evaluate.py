@@ -143,8 +143,8 @@ def command(
     files = [Path(name).name for name in (compared_file, file) if name is not None]
     seconds = time.perf_counter() - began
     _report(offline, gate, graders.in_words, files, seconds, as_json=as_json, aside=output == "-")
-    if offline.resumed:
-        note(f"{amount(offline.resumed, 'verdict')} of {output} kept from earlier runs")
+    for text in offline.resumed_notes(output):
+        note(text)
     if interrupted:
         note("interrupted: not all traces are judged" + ("; --resume goes on" if resumable else ""))
         raise KeyboardInterrupt

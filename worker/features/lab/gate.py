@@ -189,7 +189,8 @@ def check_files(file: str, output: str | None, options: Mapping[str, Any], *, as
         except OSError:
             is_file, key = True, (Path(path).resolve(),)
         if is_file and (other := named.setdefault(key, option)) != option:
-            raise click.UsageError(f"{other} and {option} are the same file {path}; give one of them another name")
+            what = f"{path} is the input" if other == "FILE" else f"{path} is named by {other} too"
+            raise click.UsageError(f"{what}; give {option} another name")
     if summary == "-" and (as_json or output == "-"):
         raise click.UsageError("--summary - and verdicts or --json both use standard output; give --summary a file")
     if summary in {None, "-"}:

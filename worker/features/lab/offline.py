@@ -1,6 +1,7 @@
 """Judge a stream of traces offline: read, judge, write and sum up, with a bounded number of evaluations at once."""
 
 import asyncio
+import hashlib
 import os
 import secrets
 import time
@@ -25,7 +26,7 @@ from judges.models.registry import ModelSettingsError, build
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from tracejudge.redis_url import mask_url
-from worker.base.commands.options import CONFIG, JSON, config_file, options
+from worker.base.commands.options import CONFIG, JSON, amount, config_file, options
 from worker.base.commands.trace_files import Conversations, Output, lines, trace_of_row
 from worker.core.config.graders import Grader, calibrate_judge, judge_of_panel, make_panel
 from worker.core.config.reading import place_of, unconfigured
@@ -226,6 +227,11 @@ class Job(NamedTuple):
     written: Verdict | None = None
 
     @property
+    def row(self) -> str:
+        """A hash of the trace, by which `--resume` sees that a row has changed."""
+        return hashlib.blake2b(repr(self.entry.trace).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+    @property
     def evaluation_id(self) -> str:
         """The id that the worker would give this evaluation."""
         judge, by = self.grader.form_of(self.question.judge), self.grader.judge_model
@@ -288,6 +294,13 @@ class Offline:
             return
         made = {(row.judge.name, row.judge.version, row.judge_model) for row in self.sums}
         self._written_before = WrittenVerdicts(Path(path), made)
+
+    def resumed_notes(self, path: str | None) -> Iterator[str]:
+        """Say how many verdicts of a file are kept, and how many belong to no row of this run."""
+        if self.resumed:
+            yield f"{amount(self.resumed, 'verdict')} of {path} kept from earlier runs"
+        if self._written_before is not None and (left := self._written_before.left):
+            yield f"{amount(left, 'verdict')} of {path} of rows that have changed or are not here stay there"
 
     async def run(self, source: BinaryIO, output: Output) -> None:
         """Judge all lines, and write verdicts in the order of the file, judge by judge and model by model."""
@@ -378,7 +391,7 @@ class Offline:
     def _with_written(self, job: Job) -> Job:
         if self._written_before is None:
             return job
-        written = self._written_before.take(job.evaluation_id, job.session)
+        written = self._written_before.take(job.evaluation_id, job.row, job.session)
         self.resumed += written is not None
         return job._replace(written=written)
 
@@ -388,8 +401,9 @@ class Offline:
         version = job.grader.form_of(judge).version
         # Chosen by the user and not by chance: no live sample, and of full weight.
         evaluation = Evaluation(job.evaluation_id, "0", judge.name, version, 1.0, "replay", session=job.session)
+        assessment = timed.assessment
         return make_verdict(
-            timed.assessment,
+            msgspec.structs.replace(assessment, details={**assessment.details, "row": job.row}),
             Item(entry.trace, (evaluation,)),
             evaluation,
             metrics=_metric_names(judge, job.grader),
