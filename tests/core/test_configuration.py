@@ -696,9 +696,6 @@ MISTAKES: Mapping[str, Mistake] = {
     "has": in_rule("where = { has = ['contxt'] }", f".where.has[0]: must be one of {HAS}"),
     "no name": in_file("[[rules]]\njudges = ['safety']", "rules[0].name: is missing; it must be a string"),
     "empty name": in_file(RULE.replace("all", ""), "rules[0].name: is empty; give the rule a name"),
-    "a rule without a name": in_file(
-        RULE + RULE.replace("name", "nam"), "rules[1].nam: unknown key; did you mean name?", without="(rule"
-    ),
     "a name twice": in_file(RULE + RULE, "rules[1].name: 'all' is taken by another rule; give each its own"),
     "no judges": in_file('[[rules]]\nname = "all"', 'rules[0].judges: is missing; it must be a list, as ["…"]'),
     "empty judges": in_file(
