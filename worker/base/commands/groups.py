@@ -64,7 +64,7 @@ class SuggestingGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            longer = [name for name in commands() if name.endswith(f" {args[0]}")] if self.name == "cli" else []
+            longer = [name for name in _EXAMPLES if name.endswith(f" {args[0]}")] if self.name == "cli" else []
             close = longer or difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             if not close:
                 raise

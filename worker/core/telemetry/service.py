@@ -77,6 +77,9 @@ def open_stores(stores: Iterable[Store], settings: Settings, config: str | None)
     OUTAGE.fix = f"start it, or correct {redis_place(config)}"
     for store in stores:
         try:
+            if settings.redis_url.startswith("rediss"):
+                # A Redis without TLS takes the handshake for the beginning of a command, and a reply may take longer.
+                store.probe(settings.redis_url)
             store.open()
         except LayoutError as error:
             key = "partitions" if settings.is_cluster else "redis_url"
