@@ -104,6 +104,7 @@ def test_a_verdict_is_the_worker_s(run: Run, monkeypatch: pytest.MonkeyPatch) ->
         outcome="scored",
         scores=(score,),
         metrics=("safety",),
+        details={"row": verdict.details["row"]},
         rationale="So.",
         trace_id=TRACE_ID,
         user_id=verdict.user_id,
@@ -247,7 +248,7 @@ def test_a_result_without_a_value_is_written_and_has_no_mean(run: Run, monkeypat
     ended = run("evaluate", file, "--judge", "topic", "--output", "out.jsonl", "--json")
     assert ended.code == 0, ended.err
     (written,) = map(json.loads, Path("out.jsonl").read_text(encoding="utf-8").splitlines())
-    assert (written["details"]["result"], "scores" in written) == ("yes", False)
+    assert (written["details"], "scores" in written) == ({"result": "yes"}, False)
     (row,) = ended.document["judges"]
     assert row["metrics"] == {"topic": {"scored": 1, "mean": None, "share_passed": None}}
     combined = run("evaluate", file, "--judge", "topic", "--model", "default", "--model", "b", "--combine", "mean")

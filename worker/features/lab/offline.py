@@ -402,8 +402,11 @@ class Offline:
         # Chosen by the user and not by chance: no live sample, and of full weight.
         evaluation = Evaluation(job.evaluation_id, "0", judge.name, version, 1.0, "replay", session=job.session)
         assessment = timed.assessment
+        if job.session is not None or entry.trace.id is not None:
+            # Else the evaluation id depends on the text.
+            assessment = msgspec.structs.replace(assessment, details={**assessment.details, "row": job.row})
         return make_verdict(
-            msgspec.structs.replace(assessment, details={**assessment.details, "row": job.row}),
+            assessment,
             Item(entry.trace, (evaluation,)),
             evaluation,
             metrics=_metric_names(judge, job.grader),
