@@ -104,7 +104,6 @@ def command(
         OFFLINE_PATIENCE_S, lambda text, s: note(text if s is None else f"{text}; trying again in {s:.0f} s")
     )
     graders = open_graders(settings, judges, model_names, delays, combine=combine, tries=tries)
-    refuse_unconfigured(deciding(gate_options), settings, judges, graders, model_names)
     # Verdicts and a bar on the same terminal would overwrite each other.
     hidden = output == "-" and sys.stdout.isatty()
     with ExitStack() as opened:
@@ -128,6 +127,7 @@ def command(
             else Offline(settings, judges, graders, on_invalid_line=invalid, advance=advance)
         )
         gate = Gate(offline.sums, gate_options)
+        refuse_unconfigured(deciding(gate_options), settings, judges, graders, model_names)
         offline.on_verdict = gate.add
         offline.skip_written(resumable if resume else None)
         interrupted = False
