@@ -144,8 +144,9 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
             number of traces and the trace ids of a judged conversation. In `repeat` the first verdict, of a repeat.
             In `samples` the votes of a judge that was asked several times, and in `spread` how far they lie apart.
             In `cascade` the part in a cascade: how probable a second judging was, and of a second one the first
-            verdict. `images_left_out` counts images of the trace that the model did not see, `images_refused` is what
-            the endpoint said of them.
+            verdict. `row` is a hash of a conversation, or of a trace with an id of its own, in files of `evaluate`.
+            `images_left_out` counts images of the trace that the model did not see, `images_refused` is what the
+            endpoint said of them.
         trace_id: The judged trace.
         span_id: The judged span.
         response_id: The provider's id of the judged response.

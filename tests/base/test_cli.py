@@ -86,6 +86,7 @@ WRONG_USAGE = {
     "no verb": ([], "Usage: tracejudge [OPTIONS] COMMAND"),
     "unknown verb": (["nope"], "No such command 'nope'."),
     "misspelt verb": (["acount"], "No such command 'acount'. Did you mean 'account'?"),
+    "verb of a group": (["align"], "No such command 'align'. Did you mean 'judges align'?"),
     "misspelt verb of dead": (["dead", "retri"], "No such command 'retri'. Did you mean 'retry'?"),
     "unknown option": (["account", "--nope"], "No such option"),
     "no file": (["publish"], "Missing argument 'FILE'."),

@@ -171,6 +171,9 @@ def test_the_exit_code_and_the_lines_of_json(run: Run) -> None:
 
 
 def test_tables_of_dialects_are_checked_and_written_in_their_other_form(run: Run) -> None:
+    Path("nameless.toml").write_text('[[rules]]\nname = "a"\njudges = ["safety"]\n[[rules]]\nnam = "b"\n')
+    ended = run("lint", "--config", "nameless.toml")
+    assert ("did you mean name?" in ended.out + ended.err, "None" in ended.out + ended.err) == (True, False), ended
     config = '[[rules]]\nname = "a"\njudges = ["safety"]\nmodel = "default"\n[models.default]\nprovider = "lexical"\n'
     table = {
         "name": "acme",

@@ -2,13 +2,15 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 import pytest
 from structlog.testing import capture_logs
 
-from worker.core.storage.client import StoreError
+from worker.core.config.settings import Settings
+from worker.core.storage.client import StoreError, make_stores
 from worker.core.telemetry import service as stage
 from worker.core.telemetry.service import ServiceThread, share_threads, stop_threads
 
@@ -372,3 +374,18 @@ def test_a_stopped_stage_begins_no_further_turn() -> None:
 def test_a_service_thread_is_a_daemon_with_a_name() -> None:
     thread = ScriptedStage()._thread
     assert (thread.name, thread.daemon) == ("tracejudge-scripted", True)
+
+
+def test_a_refused_login_and_a_port_without_tls_get_their_own_fix_within_3_s(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for url, fix in (
+        (redis_url.replace("://", "://nobody:wrong@"), "correct user and password in redis_url, "),
+        (redis_url.replace("redis://", "rediss://"), "; use redis:// if it speaks no TLS"),
+    ):
+        monkeypatch.setattr(stage, "OUTAGE", stage.Outage())
+        settings, began = Settings.from_keys(redis_url=url), time.monotonic()
+        with capture_logs() as lines:
+            stage.open_stores(make_stores(url, "tj", 1), settings, None)
+        (line,) = lines
+        assert (fix in line["fix"], time.monotonic() - began < 3.0) == (True, True), line

@@ -104,6 +104,7 @@ def test_a_verdict_is_the_worker_s(run: Run, monkeypatch: pytest.MonkeyPatch) ->
         outcome="scored",
         scores=(score,),
         metrics=("safety",),
+        details={"row": verdict.details["row"]},
         rationale="So.",
         trace_id=TRACE_ID,
         user_id=verdict.user_id,

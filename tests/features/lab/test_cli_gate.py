@@ -56,7 +56,7 @@ def test_the_exit_code_is_that_of_the_limits(judged: Any, case: str) -> None:
     share = pass_share([{"y": True, "n": False}.get(letter) for letter in results])
     assert share is not None
     assert f"{share.lowest:.1%} to {share.highest:.1%} with 95 % confidence" in words(ended.out)
-    assert ("a score may be either" in words(ended.out)) == ("-" in results)
+    assert ("without a score may be either" in words(ended.out)) == ("-" in results)
 
 
 def test_an_undecided_gate_says_how_many_more_rows_would_decide(judged: Any) -> None:
@@ -69,7 +69,7 @@ def test_an_undecided_gate_says_how_many_more_rows_would_decide(judged: Any) -> 
         share = pass_share([True, *([True] * 18), False] * (count // 20))
         assert share is not None
         assert (share.low > 0.9) is decides, count
-    assert "no number of such rows would decide" in words(judged("y" * 50 + "-" * 10, FAIL_UNDER, "safety=0.9").out)
+    assert "score the rows without a score" in words(judged("y" * 50 + "-" * 10, FAIL_UNDER, "safety=0.9").out)
 
 
 def test_rows_of_one_conversation_count_as_fewer(judged: Any) -> None:
@@ -105,7 +105,7 @@ def test_the_summary_is_markdown_for_a_pull_request(judged: Any) -> None:
     assert judged("ny" * 20, "--output", "before.jsonl").code == 0
     ended = judged("yn" * 20, FAIL_UNDER, "safety=0.9", "--baseline", "before.jsonl", "--summary", "s.md")
     assert ended.code == 1
-    title, _, finding, *changed = Path("s.md").read_text(encoding="utf-8").splitlines()
+    title, _, _, finding, *changed = Path("s.md").read_text(encoding="utf-8").splitlines()
     assert title == "## Judged answers: failed"
     assert finding.startswith("- safety: 50.0% of 40 rows passed, ")
     assert "--fail-under 90.0%: fail; +0.0 points" in finding
@@ -117,6 +117,8 @@ def test_what_a_gate_cannot_use_is_refused_before_a_row_is_judged(run: Run, judg
     assert judged("yy", "--output", "before.jsonl").code == 0
     file = write_lines("rows.jsonl", [labelled(None)])
     other = write_lines("other.jsonl", [{"no": "verdict"}])
+    Path("older.md").write_text("## Judged answers: passed\n", encoding="utf-8")
+    contents = {path: path.read_bytes() for path in Path().iterdir()}
     for options, message in (
         ((FAIL_UNDER, "safety"), "write a judge and a share between 0 and 1, as groundedness=0.9"),
         ((FAIL_UNDER, "safety=90"), "write a judge and a share between 0 and 1"),
@@ -126,13 +128,79 @@ def test_what_a_gate_cannot_use_is_refused_before_a_row_is_judged(run: Run, judg
         (("--summary", "absent/s.md"), "absent/s.md"),
         (("--compare", file, "--summary", "s.md"), "nothing to gate: it is no --judge that passes"),
         (("--undecided", "maybe"), "'maybe' is not one of"),
+        (("--undecided", "pass"), "--undecided needs --fail-under"),
+        (("--summary", file), f"{file} is the input; give --summary another name"),
+        (("--baseline", file), f"{file} is the input; give --baseline another name"),
+        (
+            ("--baseline", "before.jsonl", "--summary", "./before.jsonl"),
+            "before.jsonl is named by --baseline too; give --summary",
+        ),
+        (
+            ("--baseline", "before.jsonl", "--output", "before.jsonl", "--force"),
+            "before.jsonl is named by --baseline too; give --output",
+        ),
+        (("--output", "new.jsonl", "--summary", "new.jsonl"), "new.jsonl is named by --output too; give --summary"),
+        (("--summary", other), "other.jsonl is no older summary"),
+        (("--summary", "older.md", FAIL_UNDER, "safety=2"), "write a judge and a share"),
+        (("--summary", "-", "--json"), "both use standard output"),
     ):
         ended = run("evaluate", file, "--judge", "safety", *options)
         assert (ended.code, ended.out, message in words(ended.err)) == (2, "", True), (options, ended.err)
+        assert {path: path.read_bytes() for path in Path().iterdir()} == contents, options
     ended = judged("y", "--baseline", "before.jsonl")
     Path("before.jsonl").write_text(Path("before.jsonl").read_text().replace('"trace_id":"', '"trace_id":"x'))
     ended = judged("y", "--baseline", "before.jsonl")
     assert (ended.code, "none of them was judged before" in words(ended.out)) == (0, True)
+
+
+def test_a_gate_does_not_pass_by_the_heuristic_of_a_lost_configuration(run: Run) -> None:
+    assert (
+        run("evaluate", write_lines("t.jsonl", [labelled(None)]), "--judge", "safety", "--output", "o.jsonl").code == 0
+    )
+    for options in ((FAIL_UNDER, "safety=0.1"), ("--baseline", "o.jsonl")):
+        ended = run("evaluate", "t.jsonl", "--judge", "safety", *options)
+        assert (ended.code, f"{options[0]} measures nothing: no configuration" in words(ended.err)) == (2, True), ended
+        assert run("evaluate", "t.jsonl", "--judge", "safety", *options, "--model", "lexical").code in {0, 3}, options
+
+
+def test_a_baseline_counts_lost_scores_and_rows_of_one_name(judged: Any) -> None:
+    assert judged("y" * 60, "--output", "before.jsonl").code == 0
+    ended = judged("y" * 30 + "-" * 30, "--baseline", "before.jsonl", "--json", "--summary", "s.md")
+    (finding,) = ended.document["gate"]
+    assert (finding["difference"][0], finding["difference"][1] < -0.3, ended.code) == (0.0, True, 0)
+    assert finding["changed"] == {f"{number}": None for number in range(30, 60)}
+    for text in ("30 rows with a score passed", "(30 more without a score may be either)"):
+        assert text in finding["text"]
+    assert "- 30 has no score, and passed before" in Path("s.md").read_text(encoding="utf-8")
+    lines = Path("before.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    Path("twice.jsonl").write_text("".join(lines[:2] * 2), encoding="utf-8")
+    finding = judged("yn", "--baseline", "twice.jsonl", "--json").document["gate"][0]
+    assert (finding["rows_before"], finding["changed"]) == (2, {"1": False})
+    assert "0 rows here and 2 before repeat a trace_id: paired by position" in finding["text"]
+
+
+def test_a_summary_agrees_with_the_exit_code(run: Run, judged: Any) -> None:
+    def summary(results: str, *options: str) -> tuple[int, str]:
+        return judged(results, "--summary", "s.md", *options).code, Path("s.md").read_text(encoding="utf-8")
+
+    code, text = summary("yyn")
+    assert (code, text.splitlines()[0], "3 traces of t.jsonl by m" in text) == (0, "## Judged answers", True)
+    code, text = summary("")
+    assert (code, text.splitlines()[0]) == (1, "## Judged answers: failed")
+    assert "nothing was scored: there was no trace" in text
+    code, text = summary("y" * 55 + "n" * 5, FAIL_UNDER, "safety=0.9", "--undecided", "pass")
+    assert (code, "undecided, about" in text, "exit code 0 by --undecided pass" in text) == (0, True, True)
+    assert judged("y" * 130, "--output", "before.jsonl").code == 0
+    code, text = summary("n" * 130, "--baseline", "before.jsonl")
+    assert (code, text.count("fails, and passed before"), text.endswith("  - and 30 more\n")) == (1, 100, True)
+    lines = Path("before.jsonl").read_text(encoding="utf-8").replace('"trace_id":"0"', '"trace_id":"@all #1 <b>&*"')
+    Path("before.jsonl").write_text(lines, encoding="utf-8")
+    rows = Path("t.jsonl").read_text(encoding="utf-8").splitlines()
+    Path("named.jsonl").write_text(rows[0].replace('"0"', '"@all #1 <b>&*"') + "\n{}\n", encoding="utf-8")
+    ended = run("evaluate", "named.jsonl", "--judge", "safety", "--baseline", "before.jsonl", "--summary", "s.md")
+    text = Path("s.md").read_text(encoding="utf-8")
+    assert (ended.code, "- skipped 1 line without a trace" in text) == (1, True)
+    assert "  - `@`all `#`1 \\<b\\>\\&\\* fails, and passed before" in text
 
 
 def test_an_empty_file_gets_the_reason_alone(judged: Any) -> None:

@@ -117,6 +117,12 @@ def test_resume_judges_only_what_the_output_lacks(
     assert run(*command, "--resume").code == 0
     assert (len(endpoint.calls) - before, Path("out.jsonl").read_bytes()) == (3, whole)
     assert not Path("out.jsonl.resume").exists()
+    # A row whose text has changed is judged anew, and the verdict on the former text is mentioned.
+    write_lines("t.jsonl", [*traces[:-1], {**traces[-1], "output": "Another answer."}, traces[0]])
+    ended = run(*command, "--resume")
+    assert (ended.code, len(endpoint.calls) - before) == (0, 4)
+    assert "1 verdict of out.jsonl of rows that have changed" in words(ended.err)
+    write_lines("t.jsonl", [*traces, traces[0]])
     # A combined verdict needs all answers again; what is written stays.
     two = json.loads(models_at(endpoint))
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({**two, "other": {**two["default"], "label": "o"}}))
@@ -134,6 +140,12 @@ def test_resume_judges_only_what_the_output_lacks(
         sessions = write_lines("s.jsonl", turns[:count])
         assert run("evaluate", sessions, "--judge", "user_frustration", "--output", "s.out", "--resume").code == 0
     assert len(Path("s.out").read_bytes().splitlines()) == 2
+    # One with another text has the same id, as has a row with an id of its own.
+    sessions = write_lines("s.jsonl", [*turns[:2], {**turns[2], "output": "Another answer."}])
+    whole = Path("s.out").read_bytes()
+    ended = run("evaluate", sessions, "--judge", "user_frustration", "--output", "s.out", "--resume")
+    assert (ended.code, "on another text of trace s2; take its line out" in words(ended.err)) == (2, True), ended.err
+    assert Path("s.out").read_bytes() == whole
 
 
 def test_resume_refuses_files_of_another_configuration_in_one_line(run: Run) -> None:

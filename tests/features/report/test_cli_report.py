@@ -147,6 +147,11 @@ def test_a_report_ends_now_and_remembers_services(
     for until in ((), ("--until", "2999-01-01")):
         document = served("report", "--json", *until).document
         assert began - 1 <= dt.datetime.fromisoformat(document["until"]).timestamp() <= time.time()
+    spans = [
+        served("report", "--json", "--since", "1h", *until).document["since"]
+        for until in ((), ("--until", "2999-01-01"))
+    ]
+    assert spans[0] == spans[1]
     assert json.loads((tmp_path / "cache/tracejudge/services.json").read_text()) == ["shop"]
     assert served("report", "--format", "json").document.keys() == document.keys()
     assert max(map(len, served("report", "--since", "1d").out.splitlines())) <= 80

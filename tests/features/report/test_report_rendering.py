@@ -95,6 +95,10 @@ def test_text_holds_every_figure_in_80_columns() -> None:
     ]
     figures = ("70.0%", "60.0 to 75.0%", "ppi, 200 labels", "unscored: 3 refusal", "250 sampled (4,750 not_sampled)")
     assert [figure for figure in figures if figure not in text] == []
+    for size in range(1, 60):
+        labels = {"environment": "", "judge": "j" * size, "metric": "j" * size}
+        drawn = as_text(report(*(row(labels={"service": name, **labels}) for name in ("a", "b")))).splitlines()
+        assert not {"-", "-,"} & set(map(str.strip, drawn)), size
     assert words(text).endswith(f"What these figures cannot say - {limit.text}")
 
 

@@ -112,3 +112,10 @@ def test_a_port_that_is_taken_is_named_with_its_option(up: Up, tmp_path: Path) -
             assert program.wait() == 1
             assert f"port {up.board} of the board is taken: choose another with --board-port" in program.stderr
     assert [path.name for path in (tmp_path / ".tracejudge").iterdir()] == ["lock"]
+
+
+def test_a_wrong_password_is_not_asked_for(up: Up, redis_url: str) -> None:
+    up.options = ("up", "--redis-url", redis_url.replace("://", "://nobody:wrong@"), *up.options[3:])
+    with up.program() as program:
+        assert program.wait() == 1
+        assert "refuses the user or the password: correct them in redis_url" in program.stderr

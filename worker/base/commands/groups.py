@@ -64,7 +64,8 @@ class SuggestingGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            longer = [name for name in _EXAMPLES if name.endswith(f" {args[0]}")] if self.name == "cli" else []
+            close = longer or difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             if not close:
                 raise
             raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from error

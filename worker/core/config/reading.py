@@ -59,7 +59,8 @@ class ConfigSources(NamedTuple):
             place = fault.place or self.origin.get(re.split(r"[.\[]", fault.key)[0], "defaults")
             match, rules = re.match(r"rules\[(\d+)\]\.(?!name$)", fault.key), self.values.get("rules")
             part = "fix" if fault.fix else "text"
-            named = f" (rule {rules[int(match[1])].get('name')!r})" if match and rules and len(rules) > 1 else ""
+            name = rules[int(match[1])].get("name") if match and rules and len(rules) > 1 else None
+            named = f" (rule {name!r})" if name is not None else ""
             return structs.replace(fault, place=place, **{part: getattr(fault, part) + named})
 
         return map_faults(faults, change)

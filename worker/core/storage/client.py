@@ -184,6 +184,12 @@ class Store:
         """Return the key of this partition with the name of a key of the first."""
         return f"{self.keys.prefix}{key.removeprefix(self.first.keys.prefix)}"
 
+    def probe(self, url: str) -> None:
+        """Ask whether Redis answers within 2 s."""
+        pool = make_pool(url, key=self.keys.layout, reply_timeout_s=2.0, connect_timeout_s=2.0)
+        with redis.Redis.from_pool(pool) as client:
+            self.call(lambda _: client.ping())
+
     def open(self) -> None:
         """Check the keys' version and partitions, or raise ``LayoutError``, and load all scripts into Redis."""
         wrong = self.call(lambda client: find_wrong_keys(client, self))

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 from weakref import WeakSet
 
 import structlog
+from redis.exceptions import AuthenticationError, RedisError
 
 from judges.core.backoff import backoff_s
 from worker.core.config.reading import place_of, redis_place
@@ -45,8 +46,12 @@ class Outage:
             if now < self._remind_at.get(key, now):
                 return
             self._remind_at[key] = now + 60.0
-        address = error.address or "see the configuration"
-        log.warning("redis unavailable, retrying", error=str(error), redis=address, fix=self.fix)
+        address, fix = error.address or "see the configuration", self.fix
+        if isinstance(error.__cause__, AuthenticationError):
+            fix = f"correct user and password in {fix.partition('correct ')[2]}"
+        elif address.startswith("rediss") and isinstance(error.__cause__, RedisError):
+            fix += "; use redis:// if it speaks no TLS"
+        log.warning("redis unavailable, retrying", error=str(error), redis=address, fix=fix)
 
     def end(self, address: str, thread: object = None) -> None:
         """Log once that the Redis at an address answers again, when no thread waits for it any more."""
@@ -72,6 +77,9 @@ def open_stores(stores: Iterable[Store], settings: Settings, config: str | None)
     OUTAGE.fix = f"start it, or correct {redis_place(config)}"
     for store in stores:
         try:
+            if settings.redis_url.startswith("rediss"):
+                # A Redis without TLS takes the handshake for the beginning of a command, and a reply may take longer.
+                store.probe(settings.redis_url)
             store.open()
         except LayoutError as error:
             key = "partitions" if settings.is_cluster else "redis_url"

@@ -26,8 +26,8 @@ from worker.base.commands.options import (
 from worker.base.commands.progress import Meter, file_size
 from worker.base.commands.trace_files import note_unknown_fields, open_output, open_source
 from worker.features.lab.compare import Comparison, comparing
-from worker.features.lab.gate import GATE, Gate
-from worker.features.lab.offline import OFFLINE, Offline, open_graders
+from worker.features.lab.gate import GATE, Gate, check_files, deciding
+from worker.features.lab.offline import OFFLINE, Offline, open_graders, refuse_unconfigured
 from worker.features.lab.summary import judge_line, judge_row, metric_table, why_nothing
 
 
@@ -94,6 +94,7 @@ def command(
     """
     if as_json and output == "-":
         raise click.UsageError("--json and --output - both use standard output; give --output a file")
+    check_files(file, output, gate_options, as_json=as_json, force=force)
     resumable = None if output in {None, "-"} or compared_file is not None else output
     _check_resume(resumable, resume=resume, force=force)
     _check_comparison(file, judge_names, compared_file, criterion, combine)
@@ -126,6 +127,7 @@ def command(
             else Offline(settings, judges, graders, on_invalid_line=invalid, advance=advance)
         )
         gate = Gate(offline.sums, gate_options)
+        refuse_unconfigured(deciding(gate_options), settings, judges, graders, model_names)
         offline.on_verdict = gate.add
         offline.skip_written(resumable if resume else None)
         interrupted = False
@@ -141,13 +143,13 @@ def command(
     files = [Path(name).name for name in (compared_file, file) if name is not None]
     seconds = time.perf_counter() - began
     _report(offline, gate, graders.in_words, files, seconds, as_json=as_json, aside=output == "-")
-    if offline.resumed:
-        note(f"{amount(offline.resumed, 'verdict')} of {output} kept from earlier runs")
+    for text in offline.resumed_notes(output):
+        note(text)
     if interrupted:
         note("interrupted: not all traces are judged" + ("; --resume goes on" if resumable else ""))
         raise KeyboardInterrupt
-    decision = gate.finish()
-    sys.exit(_exit_code(offline) or decision)
+    what = f"{amount(offline.traces, 'trace')} of {files[-1]} by {graders.in_words}"
+    sys.exit(gate.finish(_problems(offline), what))
 
 
 def _check_resume(output: str | None, *, resume: bool, force: bool) -> None:
@@ -208,19 +210,18 @@ def _report(
         print_line(console, line)
 
 
-def _exit_code(offline: Offline) -> int:
-    """Print what a script must know, and choose the exit code."""
-    if offline.skipped:
-        NOTES.print(f"skipped {amount(offline.skipped, 'line')} without a trace")
-    note_unknown_fields(offline.unknown)
-    is_matched = not isinstance(offline, Comparison) or offline.is_matched
-    if isinstance(offline, Comparison) and not is_matched:
+def _problems(offline: Offline) -> list[str]:
+    """Print what a script must know, and return what makes the exit code 1."""
+    problems = [f"skipped {amount(offline.skipped, 'line')} without a trace"] if offline.skipped else []
+    if isinstance(offline, Comparison) and not offline.is_matched:
         alone = f"{amount(offline.alone_a, 'row')} of A and {amount(offline.alone_b, 'row')} of B"
-        note(f"without partner, and left out: {alone}")
+        problems.append(f"without partner, and left out: {alone}")
     empty = [row for row in offline.sums if not row.outcomes["scored"]]
     if len(empty) == len(offline.sums):
-        note(f"nothing was scored: {why_nothing(empty)}")
-        return 1
-    for row in empty:
-        note(f"{row.name} scored nothing: {why_nothing([row])}")
-    return 1 if offline.skipped or empty or not is_matched else 0
+        problems.append(f"nothing was scored: {why_nothing(empty)}")
+    else:
+        problems += [f"{row.name} scored nothing: {why_nothing([row])}" for row in empty]
+    note_unknown_fields(offline.unknown)
+    for text in problems:
+        note(text)
+    return problems

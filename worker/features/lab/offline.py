@@ -1,6 +1,7 @@
 """Judge a stream of traces offline: read, judge, write and sum up, with a bounded number of evaluations at once."""
 
 import asyncio
+import hashlib
 import os
 import secrets
 import time
@@ -16,7 +17,7 @@ import msgspec
 from judges.calling.runs import JudgeRunner, TimedAssessment, in_order, internal_error
 from judges.core.combine import Combine, combine, metrics_of
 from judges.core.judge import Judge, has_text, has_value
-from judges.core.model import Price
+from judges.core.model import ModelSettings, Price
 from judges.core.verdict import Verdict, evaluation_id, session_evaluation_id
 from judges.custom.definition import nearest
 from judges.endpoints.availability import LimiterEvents
@@ -25,10 +26,10 @@ from judges.models.registry import ModelSettingsError, build
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from tracejudge.redis_url import mask_url
-from worker.base.commands.options import CONFIG, JSON, config_file, options
+from worker.base.commands.options import CONFIG, JSON, amount, config_file, options
 from worker.base.commands.trace_files import Conversations, Output, lines, trace_of_row
 from worker.core.config.graders import Grader, calibrate_judge, judge_of_panel, make_panel
-from worker.core.config.reading import place_of
+from worker.core.config.reading import place_of, unconfigured
 from worker.core.config.serving import configured_user_key
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.queue.batch import FREE, Evaluation, Item, Session, make_verdict
@@ -185,15 +186,26 @@ def open_graders(
     return OfflineGraders(tuple(graders.values()), by_judge)
 
 
+def refuse_unconfigured(
+    option: str | None, settings: Settings, judges: Sequence[Judge], graders: OfflineGraders, names: Sequence[str]
+) -> None:
+    """Raise ``UsageError`` if an option decides by the heuristic because the configuration was lost."""
+    lost = None if "lexical" in names else unconfigured(settings, config_file())
+    if option and lost and any(by.is_free for by in graders.runners) and any(judge.run is None for judge in judges):
+        fix = "give --config FILE, or set TRACEJUDGE_CONFIG; --model lexical chooses it"
+        raise click.UsageError(f"{option} measures nothing: {lost}; {fix}")
+
+
 def open_model(settings: Settings, name: str, tries: int, events_at: Callable[[str], LimiterEvents]) -> LimitedModel:
     """Make the model of `[models.NAME]` under the limits of the worker, with at most ``tries`` attempts of a request.
 
     ``events_at`` makes the receiver of the limiter's events from the endpoint's address.
     """
-    if name not in settings.models:
+    table = settings.models.get(name) or (ModelSettings(provider="lexical") if name == "lexical" else None)
+    if table is None:
         raise SettingsError(f"there is no [models.{name}]{nearest(name, settings.models)}")
     try:
-        model = build(settings.models[name], os.environ, settings.proxy)
+        model = build(table, os.environ, settings.proxy)
     except ModelSettingsError as error:
         place = place_of("models", os.environ, config_file())
         raise SettingsError(f"{place}: models.{name}.{error}") from error
@@ -213,6 +225,11 @@ class Job(NamedTuple):
     end: int
     session: Session | None = None
     written: Verdict | None = None
+
+    @property
+    def row(self) -> str:
+        """A hash of the trace, by which `--resume` sees that a row has changed."""
+        return hashlib.blake2b(repr(self.entry.trace).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     @property
     def evaluation_id(self) -> str:
@@ -277,6 +294,13 @@ class Offline:
             return
         made = {(row.judge.name, row.judge.version, row.judge_model) for row in self.sums}
         self._written_before = WrittenVerdicts(Path(path), made)
+
+    def resumed_notes(self, path: str | None) -> Iterator[str]:
+        """Say how many verdicts of a file are kept, and how many belong to no row of this run."""
+        if self.resumed:
+            yield f"{amount(self.resumed, 'verdict')} of {path} kept from earlier runs"
+        if self._written_before is not None and (left := self._written_before.left):
+            yield f"{amount(left, 'verdict')} of {path} of rows that have changed or are not here stay there"
 
     async def run(self, source: BinaryIO, output: Output) -> None:
         """Judge all lines, and write verdicts in the order of the file, judge by judge and model by model."""
@@ -367,7 +391,7 @@ class Offline:
     def _with_written(self, job: Job) -> Job:
         if self._written_before is None:
             return job
-        written = self._written_before.take(job.evaluation_id, job.session)
+        written = self._written_before.take(job.evaluation_id, job.row, job.session)
         self.resumed += written is not None
         return job._replace(written=written)
 
@@ -377,8 +401,12 @@ class Offline:
         version = job.grader.form_of(judge).version
         # Chosen by the user and not by chance: no live sample, and of full weight.
         evaluation = Evaluation(job.evaluation_id, "0", judge.name, version, 1.0, "replay", session=job.session)
+        assessment = timed.assessment
+        if job.session is not None or entry.trace.id is not None:
+            # Else the evaluation id depends on the text.
+            assessment = msgspec.structs.replace(assessment, details={**assessment.details, "row": job.row})
         return make_verdict(
-            timed.assessment,
+            assessment,
             Item(entry.trace, (evaluation,)),
             evaluation,
             metrics=_metric_names(judge, job.grader),

@@ -45,14 +45,27 @@ class WrittenVerdicts:
             beside.unlink(missing_ok=True)
         self._path = path
 
-    def take(self, evaluation_id: str, session: object = None) -> Verdict | None:
-        """Return the verdict of an evaluation, once: a trace that is in the input twice has two."""
+    @property
+    def left(self) -> int:
+        """How many verdicts were not taken."""
+        return sum(map(len, self._places.values()))
+
+    def take(self, evaluation_id: str, row: str, session: object = None) -> Verdict | None:
+        """Return the verdict of an evaluation, once: a trace that is in the input twice has two.
+
+        Raises:
+            UsageError: It is of another text.
+        """
         if not (places := self._places.get(_key(evaluation_id, session))):
             return None
         start, size = places.pop(0)
         with self._path.open("rb") as file:
             file.seek(start)
-            return _decoder.decode(file.read(size))
+            verdict = _decoder.decode(file.read(size))
+        if verdict.details.get("row", row) != row:
+            what = f"{self._path} has a verdict of {verdict.judge} on another text of trace {verdict.trace_id}"
+            raise click.UsageError(f"{what}; take its line out, or give another --output")
+        return verdict
 
 
 def read_verdict(line: bytes, path: Path, number: int, fix: str) -> Verdict | None:

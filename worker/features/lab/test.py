@@ -15,9 +15,8 @@ from judges.core.judge import Judge, has_text
 from judges.core.verdict import PASSING_REASONS
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.parsing.rows import EMPTY_OUTPUT
-from worker.base.commands.options import TRACE_FILE, amount, chosen_metric, config_file, note, offline_judges
+from worker.base.commands.options import TRACE_FILE, amount, chosen_metric, note, offline_judges
 from worker.base.commands.trace_files import Conversations, note_unknown_fields, read_traces
-from worker.core.config.reading import unconfigured
 from worker.core.config.settings import Settings
 from worker.core.selection.lenient import LeftOut
 from worker.features.lab.measuring import (
@@ -29,7 +28,7 @@ from worker.features.lab.measuring import (
     print_agreement,
     print_shares,
 )
-from worker.features.lab.offline import OFFLINE, open_graders
+from worker.features.lab.offline import OFFLINE, open_graders, refuse_unconfigured
 
 MAX_UNSCORED: Final = 0.1
 _ROUNDING: Final = 1e-9  # The mean of the shares 17/20 and 19/20 is computed as slightly less than 0.9.
@@ -148,9 +147,7 @@ def test(
     graders = open_graders(
         settings, (judge,), model_names, DelayNotes(OFFLINE_PATIENCE_S), combine=combine, tries=tries
     )
-    lost = unconfigured(settings, config_file())
-    if accuracy is not None and lost is not None and any(by.is_free for by in graders.runners) and judge.run is None:
-        raise click.UsageError(f"--min measures nothing: {lost}; give --config FILE, or set TRACEJUDGE_CONFIG")
+    refuse_unconfigured(None if accuracy is None else "--min", settings, (judge,), graders, model_names)
     measured = asyncio.run(measure(judge, comparison.metric, graders, comparison.labelled))
     if by:
         print_shares(measured, by, as_json=as_json, is_comparable=comparison.is_rated)

@@ -168,7 +168,8 @@ def _scope(  # noqa: PLR0917 - the options of the command
     judges: Sequence[str],
 ) -> Scope:
     """Parse the times. Raises click.UsageError: One of them cannot be parsed, or they exclude each other."""
-    period = Period(option_time("--since", since, now), now if until is None else option_time("--until", until, now))
+    end = now if until is None else min(now, option_time("--until", until, now))
+    period = Period(option_time("--since", since, now), end)
     if period.since >= period.until:
         raise click.UsageError(f"--since: must be before {'now' if until is None else '--until'}")
     shift_s = None

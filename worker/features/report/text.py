@@ -29,7 +29,7 @@ def as_text(report: Report, *, colour: bool = False) -> str:
     same = [place for place in range(movable) if len({row[place] for row in rows}) == 1 and titles[place] not in _FIXED]
     above = [heading(report).replace("shares", "shares with 95 % intervals", 1)]
     if same:
-        above.append("In all rows: " + ", ".join(f"{titles[place]} {rows[0][place]}" for place in same))
+        above.append("In all rows: " + ", ".join(f"{titles[place]}\xa0{rows[0][place]}" for place in same))
     page = Console(file=StringIO(), width=PAGE_COLUMNS, force_terminal=colour, highlight=False)
     with page.capture() as drawn:
         page.print(_stacked(report, titles, rows, [place for place in range(len(titles)) if place not in same]))
@@ -39,7 +39,9 @@ def as_text(report: Report, *, colour: bool = False) -> str:
         below += ["", title, *(f"{mark}{text}" for text in texts)]
     fill = textwrap.TextWrapper(PAGE_COLUMNS, subsequent_indent="    ", break_on_hyphens=False).fill
     rows_in_lines = map(str.rstrip, drawn.get().rstrip().splitlines())
-    return "\n".join([*map(fill, above), "", *rows_in_lines, "", *map(fill, below), ""])
+    # A title and its value stay on one line.
+    head = [fill(line).replace("\xa0", " ") for line in above]
+    return "\n".join([*head, "", *rows_in_lines, "", *map(fill, below), ""])
 
 
 def _stacked(report: Report, titles: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> Table:

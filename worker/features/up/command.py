@@ -140,7 +140,12 @@ def _start_redis(running: contextlib.ExitStack, settings: Settings, checks: list
         try:
             client.ping()
         except redis.AuthenticationError:
-            raise UpError(f"Redis at {shown} wants a password: write it into redis_url") from None
+            what = (
+                "refuses the user or the password: correct them"
+                if client.get_connection_kwargs().get("password")
+                else "wants a password: write it"
+            )
+            raise UpError(f"Redis at {shown} {what} in redis_url") from None
         except redis.RedisError:
             pass
         else:
