@@ -16,7 +16,6 @@ from judges.core.combine import Combine
 from judges.core.exploration import Limits
 from judges.core.judge import AnsweredPrompt
 from judges.core.prompt import Prompt
-from judges.core.verdict import REASONS
 from judges.custom import define
 from judges.custom.definition import _MAX_TEXT_CHARS, MAX_BYTES
 from judges.custom.scales import _MAX_LABEL_CHARS, _MAX_LABELS
@@ -150,11 +149,6 @@ def test_a_template_may_have_each_form_that_the_page_names(form: str) -> None:
 def test_the_ways_to_combine_are_all_there() -> None:
     named = [name for row in table(PAGE, "`combine`") for name in re.findall(r"`(\w+)`", row[0])]
     assert sorted(named) == sorted(get_args(Combine))
-
-
-def test_reasons_are_those_of_verdicts() -> None:
-    named = {row[0].strip("`") for row in table(PAGE, "reason")}
-    assert named <= set(REASONS)
 
 
 def test_limits_are_those_of_the_code() -> None:
