@@ -1,7 +1,7 @@
 """Shares of verdicts in arrays, by the estimators of the monitor: for notebooks and the release gate, without Redis."""
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from typing import Any, Final, Literal
 
@@ -34,7 +34,7 @@ def pass_share(
     """
     verdicts = _checked("passed", passed, None, (True, False, None).__contains__, "True, False or None")
     count = len(verdicts)
-    return estimate_share(_fold(verdicts, _weights(weight, count), _names("session", session, count)))
+    return estimate_share(fold(verdicts, _weights(weight, count), _names("session", session, count)))
 
 
 def cascade_share(
@@ -80,7 +80,7 @@ def cascade_share(
     effect = 1.0
     if session is not None and count:
         sessions = _names("session", session, count)
-        effect = design_effect(_fold([g >= 0.5 for g in probabilities], weights, sessions))  # noqa: PLR2004
+        effect = design_effect(fold([g >= 0.5 for g in probabilities], weights, sessions))  # noqa: PLR2004
     return estimate_cascade(list(hours.values()), effect)
 
 
@@ -94,7 +94,8 @@ def sums_of_verdict(w: float, u: float, outcome: SecondOutcome | None) -> Cascad
     return first if outcome is None else first._replace(waiting=1, waiting_weight=u, waiting_squares=u * u)
 
 
-def _fold(passed: Sequence[bool | None], weights: Sequence[float], sessions: Sequence[Hashable]) -> Sums:
+def fold(passed: Iterable[bool | None], weights: Iterable[float], sessions: Iterable[Hashable]) -> Sums:
+    """Return the sums of verdicts with their weights and conversations, None for one without."""
     sums, grown = Sums(), dict[Hashable, tuple[float, float]]()
     for verdict, w, name in zip(passed, weights, sessions, strict=True):
         if verdict is None:

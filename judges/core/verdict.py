@@ -214,7 +214,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def without_images(self) -> str:
-        """Say how many images of the trace the model did not see; empty if it saw all."""
+        """Describe how many images of the trace the model did not see; empty if it saw all."""
         count = self.details.get("images_left_out")
         return f"judged without {count:,} image{'s' * (count > 1)}" if isinstance(count, int) else ""
 

@@ -8,27 +8,20 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 from harness import (
-    ANSWER,
     BASE_URL,
     ERROR_QUESTION,
     MODEL,
     QUESTION,
     RETRIEVAL_QUESTION,
     ROOT_URL,
-    SESSION,
-    SYSTEM,
     TOOL_QUESTION,
+    TURNS,
     TYPED_QUESTION,
-    USER,
     run,
     stuffed,
-    track,
 )
-from openai import OpenAI
-from stay import Stay
 
 _LONGEST_START_S = 90
 KEY = "sk-0123456789abcdef0123456789abcdef"  # the proxy starts with no shorter one
@@ -53,10 +46,9 @@ proxy = subprocess.Popen(
         "OTEL_BSP_SCHEDULE_DELAY": "200",
     },
 )
-client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=0)
-BRIEF: Any = {"role": "system", "content": SYSTEM}
-PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
-TOOLS: Any = [{"type": "function", "function": {"name": "track", "parameters": PARAMETERS}}]
+os.environ |= {"OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1", "OPENAI_API_KEY": KEY}
+
+from openai_scenarios import STAY_FORMAT, ask, use_tool
 
 
 def wait_for_proxy() -> None:
@@ -72,13 +64,6 @@ def wait_for_proxy() -> None:
             return
 
 
-def ask(question: str, *before: Any, **options: Any) -> Any:
-    """Send a conversation that ends with a question."""
-    messages = [BRIEF, *before, {"role": "user", "content": question}]
-    body = {"litellm_session_id": SESSION}
-    return client.chat.completions.create(model=MODEL, messages=messages, user=USER, extra_body=body, **options)
-
-
 def stream() -> None:
     for _ in ask(QUESTION, stream=True, stream_options={"include_usage": True}):
         pass
@@ -86,23 +71,7 @@ def stream() -> None:
 
 def two_turns() -> None:
     ask(QUESTION)
-    ask(QUESTION, {"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER})
-
-
-def tool() -> None:
-    message = ask(TOOL_QUESTION, tools=TOOLS).choices[0].message
-    call = message.tool_calls[0]
-    result = track(**json.loads(call.function.arguments))
-    question = {"role": "user", "content": TOOL_QUESTION}
-    turns: Any = [BRIEF, question, message.model_dump(exclude_none=True)]
-    turns.append({"role": "tool", "tool_call_id": call.id, "content": result})
-    body = {"litellm_session_id": SESSION}
-    client.chat.completions.create(model=MODEL, messages=turns, user=USER, tools=TOOLS, extra_body=body)
-
-
-def typed() -> None:
-    schema = {"type": "json_schema", "json_schema": {"name": "Stay", "schema": Stay.model_json_schema()}}
-    ask(TYPED_QUESTION, response_format=schema)
+    ask(QUESTION, *TURNS)
 
 
 def settle() -> None:
@@ -116,9 +85,9 @@ try:
             "single": lambda: ask(QUESTION),
             "stream": stream,
             "two_turns": two_turns,
-            "tool": tool,
+            "tool": lambda: use_tool(TOOL_QUESTION),
             "stuffed": lambda: ask(stuffed(RETRIEVAL_QUESTION)),
-            "typed": typed,
+            "typed": lambda: ask(TYPED_QUESTION, response_format=STAY_FORMAT),
             "error": lambda: ask(ERROR_QUESTION),
         },
         settle,

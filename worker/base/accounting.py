@@ -269,7 +269,7 @@ def _account_table(account: Account) -> Table:
 
 
 def describe_lost(lost: int) -> str:
-    """Say what is unexplained; below zero it is counted twice."""
+    """Describe what is unexplained; below zero it is counted twice."""
     return f"{lost:,} lost" if lost >= 0 else f"{-lost:,} counted twice"
 
 

@@ -14,7 +14,7 @@ and may end with ` ~ PATTERN`: the first group of the regular expression is take
 """
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import cache, cached_property
 from typing import Final, Literal
 
@@ -114,14 +114,23 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
     @cached_property
     def paths(self) -> dict[str, tuple[Path, ...]]:
         """The paths of each part that is a list, and of each part of a tool call as `tool.name`."""
-        outputs = {Path(text).name for text in self.output}
+        outputs = _names(self.output)
         return {part: tuple(Path(text, outputs) for text in texts) for part, texts in self._listed().items()}
 
     @cached_property
     def names(self) -> frozenset[str]:
         """The names of the attributes that it reads, without flattened ones."""
-        texts = (*self.kinds, *self.input, *self.output, *self.searching_tools, *self.failed, *self.texts())
-        return frozenset(Path(text).name for text in texts)
+        return self.kind_names | self.content_names | _names((*self.searching_tools, *self.failed, *self.texts()))
+
+    @cached_property
+    def kind_names(self) -> frozenset[str]:
+        """The names among these that say what kind of span it is."""
+        return _names(self.kinds)
+
+    @cached_property
+    def content_names(self) -> frozenset[str]:
+        """The names among these of inputs and outputs."""
+        return _names((*self.input, *self.output))
 
     def texts(self) -> list[str]:
         """Return the attributes of these parts, as they are written."""
@@ -140,3 +149,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
         # Beside the flattened list of a name there may be other attributes that begin with it.
         ends = ("$", *(f".{digit}" for digit in range(10)))
         return (*(f"{name}{end}" for name in names for end in ends), *self.content)
+
+
+def _names(texts: Iterable[str]) -> frozenset[str]:
+    return frozenset(Path(text).name for text in texts)

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from tracejudge.dialects.engine import Dialects, builtin
 from tracejudge.dialects.names import RawSpan, Role
-from tracejudge.dialects.table import Path
 
 ADVICE: Final = "add a table, see `A dialect of your own` in docs/opentelemetry.md"
 _MAX_NAMES: Final = 20
@@ -83,10 +82,10 @@ def _unread_of(span: RawSpan, dialects: Dialects) -> tuple[list[str], str]:
     is_call, present = role is Role.LLM, set(keys.values())
     tables = [table for table in dialects.tables if any(key.startswith(table.prefixes) for key in keys)]
     own = [table for table in tables if table not in builtin().tables]
-    content = {Path(text).name for table in tables for text in (*table.input, *table.output)}
+    content = frozenset[str]().union(*(table.content_names for table in tables))
     if role is not None and (not is_call or span.events or not content.isdisjoint(present)):
         return [], ""
-    kinds = {Path(text).name for table in tables if table not in own for text in table.kinds}
+    kinds = frozenset[str]().union(*(table.kind_names for table in tables if table not in own))
     # What has a kind of one of our tables is of its dialect, with all names that begin as those.
     ours = builtin().prefixes if is_call or not kinds.isdisjoint(present) else ()
     known = (*ours, *(start for table in tables for start in table.content))

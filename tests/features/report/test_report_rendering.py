@@ -99,6 +99,9 @@ def test_text_holds_every_figure_in_80_columns() -> None:
         labels = {"environment": "", "judge": "j" * size, "metric": "j" * size}
         drawn = as_text(report(*(row(labels={"service": name, **labels}) for name in ("a", "b")))).splitlines()
         assert not {"-", "-,"} & set(map(str.strip, drawn)), size
+        # A value stays on the line of its title.
+        pairs = ("judgements 1,200", "traffic 5.0%", "abstained 1.0%", "unscored 2.0%")
+        assert [pair for pair in pairs if not any(pair in line for line in drawn)] == [], size
     assert words(text).endswith(f"What these figures cannot say - {limit.text}")
 
 

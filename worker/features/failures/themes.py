@@ -18,8 +18,9 @@ from typing import Any, Final
 import click
 import msgspec
 
+from judges.agreement.arrays import fold
 from judges.agreement.intervals import Interval, difference
-from judges.agreement.shares import Sums, estimate_share
+from judges.agreement.shares import estimate_share
 from judges.calling.evaluation import evaluate
 from judges.core.judge import RESULT
 from judges.core.model import CallTotals, ChatModel, ChatRequest
@@ -207,13 +208,9 @@ def _name(mean: Vector, texts: Collection[str]) -> str:
 
 def _share(failures: Sequence[Failure], texts: Collection[str]) -> Interval | None:
     """Return the share of failures with one of these reasons, by the weights of verdicts; None without failures."""
-    sums, sessions = Sums(), dict[tuple[str, str], tuple[float, float]]()
-    for failure in failures:
-        session, passed = (failure.service, failure.session), failure.text in texts
-        weight, inside = sessions.get(session, (0.0, 0.0))
-        sums.count(failure.weight, passed=passed, before=(weight, inside))
-        sessions[session] = weight + failure.weight, inside + failure.weight * passed
-    estimate = estimate_share(sums)
+    sessions = [(failure.service, failure.session) for failure in failures]
+    inside = [failure.text in texts for failure in failures]
+    estimate = estimate_share(fold(inside, [failure.weight for failure in failures], sessions))
     return None if estimate is None else estimate.interval
 
 

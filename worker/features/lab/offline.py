@@ -296,7 +296,7 @@ class Offline:
         self._written_before = WrittenVerdicts(Path(path), made)
 
     def resumed_notes(self, path: str | None) -> Iterator[str]:
-        """Say how many verdicts of a file are kept, and how many belong to no row of this run."""
+        """Return how many verdicts of a file are kept, and how many belong to no row of this run."""
         if self.resumed:
             yield f"{amount(self.resumed, 'verdict')} of {path} kept from earlier runs"
         if self._written_before is not None and (left := self._written_before.left):
