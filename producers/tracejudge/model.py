@@ -175,27 +175,35 @@ def seconds_of(value: float) -> float | None:
 
 # By id: to look up a type itself runs the `__hash__` of its metaclass, which may be the host's.
 _TEXT_ONLY = frozenset({id(str)})
+_TEXTS = frozenset(map(id, (str, type(None))))
+_TIMES = frozenset(map(id, (float, type(None))))
 _SCALARS = frozenset(map(id, (str, int, float, bool)))
 _MAX_INTEGER = 2**63
 
 
 def is_wire_span(span: Span, max_id_chars: int) -> bool:
     """Return whether a span can be sent as it is, as OpenTelemetry's can: all values have the types of the wire."""
-    ids = span.span_id, span.parent_id
+    # Types first: values of the host may run code when they are compared.
+    texts = span.span_id, span.name, span.parent_id, span.kind, span.status, span.inputs, span.outputs
+    if not (_TEXTS.issuperset(map(id, map(type, texts))) and span.span_id and span.name):
+        return False
     times = span.started_at, span.ended_at
     attributes = {"": ""} if span.attributes is None else span.attributes
-    # Types first: values of the host may run code when they are compared.
+    if not (_TIMES.issuperset(map(id, map(type, times))) and type(attributes) is dict and attributes):
+        return False
+    kinds = set(map(id, map(type, attributes.values())))
+    parent_id, (started_at, ended_at) = span.parent_id, times
     return (
-        all(text is None or type(text) is str for text in (*ids, span.name, span.kind, span.status))
-        and all(value is None or type(value) is str for value in (span.inputs, span.outputs))
-        and bool(span.name and span.span_id)
-        and all(name is None or 0 < len(name) <= max_id_chars for name in ids)
-        and all(value is None or (type(value) is float and seconds_of(value) == value) for value in times)
-        and type(attributes) is dict
-        and bool(attributes)
-        and _TEXT_ONLY.issuperset(map(id, map(type, attributes)))
-        and _SCALARS.issuperset(map(id, map(type, attributes.values())))
-        and all(-_MAX_INTEGER <= value < _MAX_INTEGER for value in attributes.values() if type(value) is int)
+        _TEXT_ONLY.issuperset(map(id, map(type, attributes)))
+        and kinds <= _SCALARS
+        and (
+            id(int) not in kinds
+            or all(abs(value) < _MAX_INTEGER for value in attributes.values() if type(value) is int)
+        )
+        and len(span.span_id) <= max_id_chars
+        and (parent_id is None or 0 < len(parent_id) <= max_id_chars)
+        and (started_at is None or _EARLIEST_S <= started_at < _LATEST_S)
+        and (ended_at is None or _EARLIEST_S <= ended_at < _LATEST_S)
     )
 
 

@@ -57,6 +57,7 @@ _MAX_KEYS: Final = 8_192
 _MAX_KEY_CHARS: Final = 100
 _MAX_PUBLISHED: Final = 128
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
+_NOTHING: Final = Reading()
 
 
 class _Text(str):
@@ -271,7 +272,8 @@ class _Plan:
             error = error_of(span) or values.first(paths["error"], _text_of) or "error"
         session_id, user_id = values.first(paths["session_id"], _id_of), values.first(paths["user_id"], _id_of)
         if self._is_common:
-            return Reading(session_id=session_id, user_id=user_id, error=error)
+            is_plain = session_id is user_id is error is None
+            return _NOTHING if is_plain else Reading(session_id=session_id, user_id=user_id, error=error)
         role = self._role(values)
         if role is Role.JUDGE:
             return Reading(role=role)

@@ -119,7 +119,7 @@ def literal_of(value: object) -> object:
 
 def is_list(value: object) -> TypeGuard[Sequence[object]]:
     """Return whether a value is a list in the sense of JSON."""
-    if isinstance(value, list | tuple):
+    if type(value) is list or isinstance(value, tuple):
         return True
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
 
@@ -148,11 +148,14 @@ def _plain_container(value: object, depth: int) -> JSONValue:
     return [plain(item, depth + 1) for item in value] if is_list(value) else f"[{type(value).__name__}]"
 
 
+_NO_MAPPINGS: Final = (str, list, int, float)
+
+
 def mapping_of(value: object) -> Mapping[str, object] | None:
     """Return a mapping, or the fields of a dataclass, which completion hooks receive; None for anything else."""
     if isinstance(value, dict):
         return value
-    if value is None or isinstance(value, str | list | int | float):
+    if value is None or isinstance(value, _NO_MAPPINGS):
         return None  # most values are of these types, and the checks below are slow
     if isinstance(value, Mapping):
         return value

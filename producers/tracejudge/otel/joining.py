@@ -57,11 +57,12 @@ class TraceSteps:
     def __init__(self, group: SpanGroup, dialects: Dialects) -> None:
         self._steps = {span.span_id: Step(span, dialects.read(span)) for span in group.spans}
         self.root = None if group.root is None else self._steps.get(group.root.span_id)
-        kept = [
-            step
-            for step in self._steps.values()
-            if not any(near.reading.role is Role.JUDGE for near in (step, *self.above(step)))
-        ]
+        kept: Iterable[Step] = self._steps.values()
+        judges = {key for key, step in self._steps.items() if step.reading.role is Role.JUDGE}
+        if judges:
+            kept = [
+                step for key, step in self._steps.items() if key not in judges and not self.is_within_any(step, judges)
+            ]
         self.steps = sorted(kept, key=lambda step: step.span.ended_at or 0.0)
 
     def of_role(self, *roles: Role) -> list[Step]:

@@ -251,9 +251,12 @@ class Joiner(ServiceThread):
             self._drop(taken.trace_id, "expired", 1)
             return
         parts = [part for raw in taken.parts for part in _part_decoder.decode(raw)]
-        is_read = any(prefix in part for part in taken.parts for prefix in self._prefixes)
-        counts = Counter(part.scope for part in parts for _ in part.items)
-        if not is_read and self._losses.is_examined(counts):
+        counts = Counter[str]()
+        for part in parts:
+            counts[part.scope] += len(part.items)
+        if self._losses.is_examined(counts) and not any(
+            prefix in part for part in taken.parts for prefix in self._prefixes
+        ):
             self._losses.drop_unread(counts, taken.trace_id)
             return
         decoded = decode_parts(taken.trace_id, parts)

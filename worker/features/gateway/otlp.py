@@ -43,8 +43,8 @@ _MAX_SHIFT: Final = 63
 _REMOTE: Final = 0x300  # of a span's flags: it is known that its parent is remote
 _MAX_DEPTH: Final = 20
 _MAX_NESTED: Final = 100  # as protobuf's own parser
-_KINDS: Final = ("internal", "internal", "server", "client", "producer", "consumer")
-_STATUS: Final = {1: "ok", 2: "error"}
+_KINDS: Final = dict(enumerate(("internal", "internal", "server", "client", "producer", "consumer")))
+_STATUS: Final = {1: "ok", "1": "ok", 2: "error", "2": "error"}  # a number may be a text in JSON
 _EVENT_NAME: Final = "event.name"
 _ENVIRONMENTS: Final = ("deployment.environment.name", "deployment.environment")
 
@@ -504,10 +504,10 @@ def _span(form: str, trace_id: str, scope: str, item: bytes) -> RawSpan:
         name=span.name,
         parent_id=parent or None,
         is_local_root=not parent or span.flags & _REMOTE == _REMOTE,
-        kind=_KINDS[span.kind] if isinstance(span.kind, int) and 0 <= span.kind < len(_KINDS) else _KINDS[0],
+        kind=_KINDS.get(span.kind, "internal"),
         started_at=_seconds(span.start_time_unix_nano),
         ended_at=_seconds(span.end_time_unix_nano),
-        status=_STATUS.get(int(status.code)) if str(status.code).isdigit() else None,
+        status=_STATUS.get(status.code),
         description=status.message or None,
         attributes=read(span.attributes),
         events=tuple(RawEvent(event.name, read(event.attributes)) for event in span.events[:512]),
@@ -532,8 +532,8 @@ def _log_event(form: str, item: bytes) -> tuple[str, RawEvent]:
     return span_id, RawEvent(name or str(attributes.get(_EVENT_NAME)), content)
 
 
-def _seconds(nanoseconds: object) -> float | None:
-    number = int(nanoseconds) if isinstance(nanoseconds, int | str) and nanoseconds else 0
+def _seconds(nanoseconds: int | str) -> float | None:
+    number = int(nanoseconds or 0)
     return number / 1e9 if number > 0 else None
 
 
