@@ -46,7 +46,7 @@ test-long: $(READY) ## Started by hand, for hours: soaks, faults and scenarios a
 	$(BIN)/python -m benchmarks statistics
 	$(MAKE) mutants
 
-mutants: $(READY) ## Change the product in 100 places, and see how many changes a test notices; about 12 minutes
+mutants: $(READY) ## Change the product in 360 places, and see how many changes a test notices; about an hour
 	$(BIN)/python -m tests.mutants
 
 check: style types versions documents ## Lint, format, types, import directions, generated files, documentation, figures of the structure
