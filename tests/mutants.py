@@ -455,7 +455,7 @@ class Lines:
         The shortest tests come first, and those that would take longer than a minute together are left out.
         """
         tests = self._of_script(root, mutant.path) if mutant.path.endswith(".lua") else self._of_line(root, mutant)
-        chosen, total_s = [], 0.0
+        chosen, total_s = list[str](), 0.0
         for test in sorted(tests & self._seconds.keys(), key=lambda test: (self._seconds[test], test)):
             total_s += self._seconds[test]
             if chosen and total_s > _MOST_TESTS_S:
