@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
 from importlib.resources import files
 from operator import or_
@@ -111,6 +111,9 @@ class _Values:
         elif path.is_flat:
             items = unflattened(self.attributes, path.name)
             value = None if items is None else [structure_of(item) for item in items]
+        elif path.is_object:
+            start = f"{path.name}."
+            value = {key[len(start) :]: item for key, item in self.attributes.items() if key.startswith(start)} or None
         elif not path.name:
             value = self._span.name
         elif path.name not in self.attributes:
@@ -239,7 +242,8 @@ class _Plan:
 
     def __init__(self, tables: Sequence[Table], shape: Collection[str] | None) -> None:
         def is_possible(path: Path) -> bool:
-            return shape is None or path.name in shape or path.is_event or path.is_flat or not path.name
+            is_open = path.is_event or path.is_flat or path.is_object or not path.name
+            return shape is None or path.name in shape or is_open
 
         def ways_of(ways: Mapping[str, _Way]) -> list[tuple[Path, _Way]]:
             return [(path, way) for text, way in ways.items() if is_possible(path := path_of(text))]
@@ -304,6 +308,7 @@ class _Plan:
             ),
             session_id=session_id,
             user_id=user_id,
+            tags=tuple(self._tags(values)),
             usage=Usage(tokens[0] or 0, tokens[1] or 0) if any(tokens) else None,  # some write zeros of a stream
             error=error,
         )
@@ -354,6 +359,15 @@ class _Plan:
         if role is Role.TOOL and not documents and any(values.get(path) == kind for path, kind in self._searching):
             documents = documents_of(values.first(self._paths["tool.result"], _unless_empty))
         return documents
+
+    def _tags(self, values: _Values) -> Iterator[object]:
+        ids = {path.name for part in ("session_id", "user_id") for path in self._paths[part]}
+        for path in self._paths["tags"]:
+            value = structure_of(values.get(path))
+            if is_list(value):
+                yield from value
+            elif (mapping := mapping_of(value)) is not None:
+                yield from (pair for pair in mapping.items() if f"{path.name}.{pair[0]}" not in ids)
 
     def _role(self, values: _Values) -> Role | None:
         """Return the first kind that an attribute names; a judge in any of them is a judge."""

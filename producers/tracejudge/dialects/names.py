@@ -100,6 +100,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     response_id: str | None = None
     session_id: str | None = None
     user_id: str | None = None
+    tags: tuple[object, ...] = ()  # Labels, and pairs of a name and a value.
     usage: Usage | None = None
     error: str | None = None
 

@@ -5,6 +5,7 @@ A table is a file of JSON in `tables`. An attribute is written as
 - `NAME`: the attribute of this name,
 - `NAME/KEY/…`: a key, or the number of an item, of the JSON that the attribute holds,
 - `NAME.#`: the list that is flattened over `NAME.0.…`, `NAME.1.…`,
+- `NAME.*`: the object of all attributes `NAME.…`,
 - `NAME by OTHER`: JSON if the attribute OTHER is `application/json`, else a text,
 - `@EVENT`: the attributes of all events of this name; `@EVENT/KEY/…` is one of the first such event,
 - `@messages`, `@answers`: the messages that the table's `events` describe,
@@ -35,7 +36,7 @@ _FORM: Final = re.compile(r"(?P<source>.+?)(?: by (?P<mime>\S+))?(?: ~ (?P<patte
 class Path:
     """Where a table finds a value."""
 
-    __slots__ = ("is_event", "is_flat", "is_output", "is_plain", "keys", "mime", "name", "pattern")
+    __slots__ = ("is_event", "is_flat", "is_object", "is_output", "is_plain", "keys", "mime", "name", "pattern")
 
     def __init__(self, text: str, outputs: Container[str] = ()) -> None:
         form = _FORM.fullmatch(text)
@@ -43,8 +44,8 @@ class Path:
         self.mime = mime
         self.pattern = None if pattern is None else re.compile(pattern)
         self.is_event = source.startswith("@")
-        self.is_flat = source.endswith(".#")
-        name, *keys = source.removeprefix("@").removesuffix(".#").split("/")
+        self.is_flat, self.is_object = source.endswith(".#"), source.endswith(".*")
+        name, *keys = source.removeprefix("@").removesuffix(".#").removesuffix(".*").split("/")
         self.name, self.keys = name, keys
         self.is_output = name in outputs and not self.is_event
         self.is_plain = source == name and mime is None and pattern is None
@@ -54,7 +55,7 @@ path_of: Final = cache(Path)
 Paths = tuple[str, ...]
 PARTS: Final = (
     *("calls", "instructions", "tools", "documents", "reranked", "model", "provider", "response_id"),
-    *("session_id", "user_id", "input_tokens", "output_tokens", "error"),
+    *("session_id", "user_id", "tags", "input_tokens", "output_tokens", "error"),
 )
 """The parts of a table that are a list of attributes."""
 
@@ -79,6 +80,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
         searching_tools: Attributes with the value of tools whose results are documents.
         model: One within an output is read of calls of a model only, as is `response_id`.
         providers: Other names of providers.
+        tags: Attributes with labels, or with an object whose names and values are tags.
         failed: Attributes with the value of a span that failed, whatever its status.
         error: Attributes that say why, where the status and the events of a span do not.
         capture: The setting of the instrumentation that has the content of calls captured.
@@ -104,6 +106,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
     response_id: Paths = ()
     session_id: Paths = ()
     user_id: Paths = ()
+    tags: Paths = ()
     input_tokens: Paths = ()
     output_tokens: Paths = ()
     failed: Mapping[str, str] = {}

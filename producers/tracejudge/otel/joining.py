@@ -349,6 +349,7 @@ def join(group: SpanGroup, dialects: Dialects | None = None) -> dict[str, Any] |
             "response_id": _first(nearest_first, "response_id"),
             "session_id": _first(around, "session_id"),
             "user_id": _first(around, "user_id"),
+            "tags": [tag for step in reversed(around) for tag in step.reading.tags],  # of one name the last counts
         }
     )
 
