@@ -196,10 +196,13 @@ def unknown(ratio: str, drop: str = "0x200") -> Monitored:
     return world.of_series("quality_lowest", "0.8x200").of_series("quality_highest", "0.95x200")
 
 
-def half_unknown(share: str, half: float) -> Monitored:
-    """Shares of a judge with an objective of .95, where 8 % of the verdicts are not known."""
-    world = Monitored().shares(f"{share}x100", half).of_series("quality_unknown_ratio", "0.08x100")
-    return world.of_series("quality_highest", f"{min(1.0, float(share) + half + 0.08):g}x100")
+def partly_unknown(share: str, half: float) -> Monitored:
+    """A share of many verdicts with an objective of .95, of which 8 % are not known."""
+    world = Monitored().shares(f"{share}x100", half, "20000x200").of_series("quality_unknown_ratio", "0.08x100")
+    limits = {"lowest": 0.92 * float(share) - half, "highest": 0.08 + 0.92 * float(share) + half}
+    for name, limit in limits.items():
+        world.of_series(f"quality_{name}", f"{limit:g}x100")
+    return world
 
 
 SCENES = [
@@ -288,13 +291,10 @@ SCENES = [
     Scene("a drop is none if the unknown passed", unknown("0.08", "0x10 1x30 0x100")).at(
         21, NOT_SCORED, held_back=[UNSCORED]
     ),
-    # With 8 % unknown nine of ten of those judged fail, and a little more than the objective misses.
-    Scene("an objective is missed if the unknown failed", half_unknown("0.93", 0.01)).at(
-        99, NOT_SCORED, held_back_objective=[UNSCORED], not_burnt=BURNS
+    Scene("an objective is met if the unknown passed", partly_unknown("0.945", 0.002)).at(
+        99, NOT_SCORED, objective_held_back=[UNSCORED], not_burnt=BURNS
     ),
-    Scene("nine of ten fail, and some are unknown", half_unknown("0.1", 0.06)).at(
-        3, BURNS_FAST, burns_all_the_same=[FAST], said_elsewhere=[UNSCORED]
-    ),
+    Scene("an objective is missed even so", partly_unknown("0.1", 0.002)).at(3, BURNS_FAST, burns_all_the_same=[FAST]),
     # silence
     Scene("silence", silence()).at(14, not_yet=[SILENT]).at(16, QUIET, fires=[SILENT]).at(50, over=[SILENT]),
     Scene("silence, and Prometheus is new", silence(known=False)).at(16, QUIET, last_unknown=[SILENT]),
