@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import structs
+from support.dead_parts import retry_all
 from support.judging_parts import MODEL, YES, JudgingWorker, Workers, assert_settled, choose, failing
 from support.stage_parts import Keyspace, rules_of, settings_of
 
 from judges.agreement import cascade_share
 from judges.agreement.shares import merge_sums
 from judges.core.decision import Decision
-from judges.core.model import ChatRequest, ChatResponse, ModelSettings, Price
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
 from judges.core.verdict import Verdict
 from worker.base.lookup.tail import _newest, verdict_line
 from worker.base.monitor.counts import field_of
@@ -122,7 +123,7 @@ def gauges(keyspace: Keyspace, settings: Settings) -> dict[tuple[str, ...], floa
     sums.prepare()
     entries = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
     expected = [entry for entry in map(read_outbox_entry, entries) if entry is not None]
-    for _ in range(2):
+    for _ in range(2 if expected else 0):
         # What is delivered twice counts once.
         sums.deliver(expected)
     # The hour of the verdicts is in the window once it ended an hour ago.
@@ -284,6 +285,27 @@ def test_first_verdicts_stand_while_the_second_model_is_away(keyspace: Keyspace,
         worker.sweep()
     assert len(verdicts(keyspace, "strong")) == len(waiting)
     assert not any("missing" in verdict_line(each) for each in _newest(keyspace.store, 1000, None)[0])
+
+
+def test_a_second_judging_that_times_out_is_refused_at_once_and_counts_once(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
+    keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
+    worker = cascade_worker(new_worker)
+    slow, away = (failing(*range(100), error=error("no")) for error in (ModelTimeoutError, ModelUnavailableError))
+    worker.models["strong"]._steps = itertools.cycle([slow])
+    worker.run(*choose(keyspace, 100, **SETTINGS))
+    # A retry that is slow again, one that finds the model away and goes on when it is back.
+    for step, is_scored in ((slow, False), (slow, False), (away, False), (YES, True)):
+        worker.models["strong"]._steps = itertools.cycle([step])
+        retry_all(keyspace)
+        keyspace.make_due(*keyspace.batches())
+        worker.sweep()
+        number = len(keyspace.outbox("d"))
+        shown = gauges(keyspace, worker.settings)
+        counted = [shown["cascade_second_verdicts", state] for state in ("scored", "refused", "waiting")]
+        assert counted == ([number, 0, 0] if is_scored else [0, number, 0]), (number, step)
+    assert number > 10
 
 
 def test_a_second_model_that_is_away_and_refuses_bad_answers(keyspace: Keyspace, new_worker: Workers) -> None:
