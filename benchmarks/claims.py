@@ -214,7 +214,7 @@ def _young(length: Length) -> Iterator[Row]:
 
 
 def _young_delays(length: Length) -> Iterator[Row]:
-    runs = length.runs(200, 8)
+    runs = length.runs(200, 12)
     for rate, jitter, drop, goals in (
         (60, 0, 0.1, (5.8, 3.6, 3.2)),
         (60, 0, 0.2, (1.2, 1.2, 1.2)),
@@ -425,7 +425,7 @@ def _cascade(length: Length) -> Iterator[Row]:
     judges = list(cascade_runs.JUDGES.values())[:: length.runs(1, 3)]
     for traces, rate, w, goals in cascade_runs.CELLS:
         figures = []
-        runs = length.runs(500, 5) // (1 + 4 * (traces >= 20_000))
+        runs = length.runs(200, 3) if traces * w >= 20_000 else length.runs(500, 6)
         for share, goal in zip(cascade_runs.SHARES, goals, strict=True):
             found = [cascade_runs.simulate(6, share, traces, rate, runs, w=w, judge=judge) for judge in judges]
             ratios = [float(each.width / each.plain) for each in found]
@@ -443,7 +443,7 @@ def _cascade(length: Length) -> Iterator[Row]:
 
 def _cascade_kinds(length: Length) -> Iterator[Row]:
     for name, traces, rate, shares, kind in cascade_runs.KINDS:
-        runs = length.runs(1000, 15)
+        runs = length.runs(1000, 8)
         found = [cascade_runs.simulate(8, share, traces, rate, runs, **kind) for share in shares]
         covered = [coverage(float(each.coverage), runs, length) for each in found]
         widths = [Figure(f"{each.width / each.plain:.2f}") for each in found]
@@ -452,7 +452,7 @@ def _cascade_kinds(length: Length) -> Iterator[Row]:
 
 def _missing(length: Length) -> Iterator[Row]:
     for name, scene in cascade_runs.SCENES.items():
-        runs = length.runs(2000, 15) // (1 + 5 * (scene.traces >= 20_000))
+        runs = length.runs(400, 4) if scene.traces * scene.w >= 20_000 else length.runs(2000, 12)
         found = cascade_runs.missing(7, scene, scene.traces, runs)
         cells = [
             [coverage(float(found.coverage), runs, length, scene.lowest)],
