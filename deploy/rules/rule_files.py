@@ -146,11 +146,12 @@ def shares(table: Table, time: TimeScale) -> dict[str, list[Rule]]:
         for speed, factor in row.factors.items()
     ]
     # The gauges cover the last hour or the last day: judgements per second make both comparable.
-    number, window_s, share = (
-        by(RATED, f'tracejudge_quality_{name}{{segment=""}}', "max")
-        for name in ("effective_n", "window_seconds", "share")
+    number, window_s = (
+        by(RATED, f'tracejudge_quality_{name}{{segment=""}}', "max") for name in ("effective_n", "window_seconds")
     )
-    rules = [recording(_RATE, lines(number, "/", window_s)), recording(_PASSES, lines(_RATE, "*", share))]
+    # Verdicts that are not known count as passes: a budget burns only where it would then.
+    passed = Template(table, time, None, read_alerts().texts)("<<most_passed>>")
+    rules = [recording(_RATE, lines(number, "/", window_s)), recording(_PASSES, lines(_RATE, "*", passed))]
     for window in sorted({burn.window for burn in table.burn.values() if burn.window}, key=seconds):
         rules += _share(window, time)
     return {"objectives": factors, "shares": rules}

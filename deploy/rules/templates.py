@@ -145,7 +145,9 @@ class Template:
         self.values |= {"speed": speed.title(), "least_share": share}
         window = burn.window
         recorded = f"tracejudge:{{}}:{window}" if window else "<<now {}>>"
-        names = ("pass_share", "pass_share_upper", "effective_judgements") if window else _GAUGES
+        # The highest share if all unknown verdicts had passed.
+        now = ("share", "highest>> or <<now upper", "judgements")
+        names = ("pass_share", "pass_share_upper", "effective_judgements") if window else now
         figure = f"max(tracejudge:pass_share:{window}{{}})" if window else "max(tracejudge_quality_share{})"
         length = f"the last {self._time(window)}" if window else "the last <<gauge_window>>"
         self.values |= {

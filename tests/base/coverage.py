@@ -7,7 +7,7 @@ import numpy as np
 from numpy.random import Generator
 
 from judges.agreement.intervals import difference
-from judges.agreement.shares import ClassSums, SessionSums, Sums, estimate_share
+from judges.agreement.shares import ClassSums, SessionSums, Sums, estimate_share, merge_sums
 
 SHARES = (0.5, 0.8, 0.9, 0.95)
 
@@ -123,23 +123,34 @@ def uneven(chance: Generator, sizes: str, share: float, sessions: int, correlati
     return Window(np.ones(len(shares)), passed, np.repeat(np.arange(len(counts)), counts), share)
 
 
-def uneven_table(
-    runs: int, shares: tuple[float, ...] = (0.8, 0.95), counts: tuple[int, ...] = (20, 60, 200), seed: int = 9
-) -> dict[tuple[str, int, float], tuple[float, float]]:
-    """Return coverage and mean width of windows of uneven sessions, by sizes, number of sessions and share."""
-    table = {}
-    for sizes in SIZES:
-        for count in counts:
-            for share in shares:
-                chance, covered, width = np.random.default_rng(seed), 0, 0.0
-                for _ in range(runs):
-                    window = uneven(chance, sizes, share, count, 0.25)
-                    estimate = estimate_share(sums_of(window.weights, window.passed, window.sessions))
-                    assert estimate is not None
-                    covered += estimate.low <= share <= estimate.high
-                    width += (estimate.high - estimate.low) / runs
-                table[sizes, count, share] = covered / runs, width
-    return table
+PARETO, LOGNORMAL, BOT, GEOMETRIC = SIZES
+UNEVEN = (
+    *((sizes, 0.25, 0, (20, 60, 200)) for sizes in SIZES),
+    (PARETO, 0.1, 0, (60,)),
+    (PARETO, 0.5, 0, (60, 200)),
+    (PARETO, 0.25, 10, (20, 60, 200)),
+    (PARETO, 0.5, 10, (60, 200)),
+    (LOGNORMAL, 0.25, 10, (60,)),
+    (BOT, 0.25, 10, (60, 200)),
+    (GEOMETRIC, 0.25, 10, (20, 60, 200)),
+    (GEOMETRIC, 0.05, 0, (40, 100)),
+)
+"""Sizes, correlation, windows of the history, and numbers of sessions."""
+
+
+def uneven_windows(
+    sizes: str, correlation: float, past: int, *, count: int, share: float, runs: int, seed: int = 9
+) -> tuple[float, float]:
+    """Return coverage and mean width of windows of uneven sessions; each fifth draws a new history."""
+    chance, covered, width, history = np.random.default_rng(seed), 0, 0.0, None
+    for run in range(runs):
+        if past and run % 5 == 0:
+            history = merge_sums(sums_of(*uneven(chance, sizes, share, count, correlation)[:3]) for _ in range(past))
+        estimate = estimate_share(sums_of(*uneven(chance, sizes, share, count, correlation)[:3]), history)
+        assert estimate is not None
+        covered += estimate.low <= share <= estimate.high
+        width += (estimate.high - estimate.low) / runs
+    return covered / runs, width
 
 
 def covers(window: Window, history: Sums | None = None) -> bool:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -44,7 +44,8 @@ class Traffic(NamedTuple):
     """Intraclass correlation of sessions of five turns; 0 for independent judgements."""
     phase: int = 0
     jitter: float = 0.0
-    """Standard deviation of the share between days."""
+    """Standard deviation of the share between days, or between spans of so many hours:"""
+    span: int = 24
 
     def shares(self, hours: np.ndarray) -> np.ndarray:
         """Return the true pass share of each hour."""
@@ -63,10 +64,10 @@ class Series(NamedTuple):
 
 
 def simulate(chance: Generator, traffic: Traffic, first_hour: int, shares: np.ndarray) -> Series:
-    """Draw the verdicts of consecutive hours with the given shares, which jitter moves from day to day."""
+    """Draw the verdicts of consecutive hours with the given shares, which jitter moves from span to span."""
     if traffic.jitter:
-        days = (first_hour + np.arange(len(shares))) // 24
-        shares = np.clip(shares + chance.normal(0, traffic.jitter, days[-1] + 1)[days], 0, 1)
+        spans = (first_hour + np.arange(len(shares))) // traffic.span
+        shares = np.clip(shares + chance.normal(0, traffic.jitter, spans[-1] + 1)[spans], 0, 1)
     by_bucket = np.repeat(shares, BUCKETS_PER_HOUR)
     turns = TURNS if traffic.correlation else 1
     counts = chance.poisson(traffic.rate / BUCKETS_PER_HOUR / turns, len(by_bucket))
@@ -177,18 +178,15 @@ class Run:
 
 
 def kinds(
-    chance: Generator, count: int, *, weekend: float, correlation: float, rate: float = 0.0, jitter: float = 0.0
+    chance: Generator, count: int, *, weekend: float, correlation: float, rate: float = 0.0, **jitter: Any
 ) -> list[Traffic]:
     """Draw series of 30 to 300 judgements an hour, or of one rate, and levels of .7 to .95, with day and night."""
     traffics = []
     for _ in range(count):
         share = chance.uniform(0.7, 0.95)
         rate_of_series = rate or 30 * 10 ** chance.uniform(0, 1)
-        traffics.append(
-            Traffic(
-                rate_of_series, share, min(0.1, 0.99 - share), weekend, correlation, int(chance.integers(24)), jitter
-            )
-        )
+        swing, phase = min(0.1, 0.99 - share), int(chance.integers(24))
+        traffics.append(Traffic(rate_of_series, share, swing, weekend, correlation, phase, **jitter))
     return traffics
 
 
@@ -201,13 +199,13 @@ def false_alarms(
     weekend: float = 0.05,
     correlation: float = 0.0,
     rate: float = 0.0,
-    jitter: float = 0.0,
     total: int = 0,
+    **jitter: Any,
 ) -> float:
     """Return the drops a week that the detector reports in a fleet where nothing happens, one of ``total`` series."""
     chance = np.random.default_rng(seed)
     alarms = 0
-    for traffic in kinds(chance, count, weekend=weekend, correlation=correlation, rate=rate, jitter=jitter):
+    for traffic in kinds(chance, count, weekend=weekend, correlation=correlation, rate=rate, **jitter):
         start = int(chance.integers(168))
         length = (history + weeks) * 168
         series = simulate(chance, traffic, start, traffic.shares(start + np.arange(length)))

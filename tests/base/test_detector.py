@@ -317,39 +317,6 @@ def test_masked_hours_leave_the_baseline() -> None:
     assert run.norm.expected(0)[0] > 0.87
 
 
-@pytest.mark.endurance("six fleets of twelve weeks, with and without sessions: six minutes")
-@pytest.mark.timeout(3600)
-def test_false_alarms_keep_their_budget() -> None:
-    for correlation in (0.0, 0.25):
-        alarms = [fleets.false_alarms(seed, correlation=correlation) for seed in range(1, 7)]
-        assert sum(alarms) / 6 <= 1, (correlation, alarms)
-        assert max(alarms) <= 1.5, (correlation, alarms)
-
-
-@pytest.mark.endurance("fifty series with weights, with and without sessions: four minutes")
-@pytest.mark.timeout(3600)
-def test_weights_and_sessions_keep_the_budget() -> None:
-    for correlation in (0.0, 0.25):
-        design = weighted.Design(60, 0.95, turns=5 if correlation else 1, correlation=correlation)
-        assert weighted.false_alarms(1, design) <= 1, correlation
-        assert weighted.median_delay(3, design, 0.15, 100) <= 6, correlation
-
-
-@pytest.mark.endurance("1,000 incidents of each kind: four minutes")
-@pytest.mark.timeout(3600)
-def test_drops_are_found() -> None:
-    slope = [*np.linspace(0, 0.1, 24), *[0.1] * 24]
-    for correlation, most in ((0.0, (4.5, 8, 17.5)), (0.25, (9, 12, 22))):
-        for (rate, share, drops), hours in zip(
-            ((60, 0.9, [0.1] * 48), (10, 0.9, [0.2] * 48), (50, 0.95, slope)), most, strict=True
-        ):
-            incident = fleets.incident(1, Traffic(rate, share, correlation=correlation), drops, 1000)
-            assert incident.median <= hours, (correlation, rate, incident.median)
-    deep = fleets.incident(1, Traffic(100, 0.97), [0.27] * 44, 1000, after=24)
-    assert deep.median <= 0.6
-    assert sum(deep.alarms) <= 1030
-
-
 @pytest.mark.endurance("CUSUMs that know both levels, second incidents and segments: three minutes")
 @pytest.mark.timeout(3600)
 def test_steps_second_incidents_and_segments() -> None:

@@ -46,7 +46,7 @@ class Traffic:
     def clock(self) -> float:
         return self.now
 
-    def five_minutes(self, shares: Shares, letter: str = "A") -> None:
+    def five_minutes(self, shares: Shares, letter: str = "A", unknown: int = 0) -> None:
         if self.now % HOUR_S == 0:
             self._hours.clear()
         pipe = self._keyspace.client.pipeline(transaction=False)
@@ -67,12 +67,15 @@ class Traffic:
             for key, bucket, (n, y) in cells:
                 sums = [n, n * weight, y * weight, n * weight**2, y * weight**2]
                 pipe.hset(key, f"{bucket}{letter}", msgspec.msgpack.encode(sums))
+                if unknown:
+                    pipe.hset(key, f"{bucket}x", msgspec.msgpack.encode([n * unknown / 10] * 3))
         pipe.execute()
         self.now += FIVE_MINUTES_S
 
-    def hours(self, count: int, shares: Shares) -> None:
+    def hours(self, count: int, shares: Shares, unknown: int = 0) -> None:
+        """Let hours pass; of ten judged verdicts as many more are unknown."""
         for _ in range(count * 12):
-            self.five_minutes(shares)
+            self.five_minutes(shares, unknown=unknown)
 
 
 class Monitored:
@@ -346,11 +349,33 @@ def test_masks_are_kept_as_long_as_the_history(keyspace: Keyspace) -> None:
     now = traffic.now // FIVE_MINUTES_S
     masks = [(int(now) - 60 * 288, int(now) - 55 * 288), (int(now) - 20 * 288, int(now) - 19 * 288)]
     detector = Detector()
-    detector.state.masks = list(masks)
+    detector.state.masks, detector.judged.masks = list(masks), list(masks)
     keyspace.client.set(MonitorKeys(keyspace.keys.prefix).quality_detector(SERIES.id), msgspec.msgpack.encode(detector))
     monitored = Monitored(keyspace, traffic)
     monitored.look({SERIES: 0.9})
-    assert monitored.detectors[SERIES.id].state.masks == masks[1:]
+    detector = monitored.detectors[SERIES.id]
+    assert detector.state.masks == detector.judged.masks == masks[1:]
+
+
+def test_hours_in_which_much_is_unknown_are_not_learned_unless_they_are_usual(keyspace: Keyspace) -> None:
+    for usual, hidden, expected in ((0, 6, 0.9), (1, 6, 0.9), (0, 0, 0.825), (3, 3, 0.825)):
+        keyspace.client.flushdb()
+        traffic = Traffic(keyspace)
+        traffic.hours(9 * 24, {SERIES: 0.9}, usual)
+        traffic.hours(3 * 24, {SERIES: 0.6}, hidden)
+        traffic.hours(24, {SERIES: 0.9}, usual)
+        monitored = Monitored(keyspace, traffic)
+        monitored.look({SERIES: 0.9})
+        norm = monitored.detectors[SERIES.id].norm
+        assert norm is not None
+        assert sum(norm.cells) / len(norm.cells) == pytest.approx(expected, abs=0.012), (usual, hidden)
+
+
+def test_a_drop_that_unknown_verdicts_hide_is_masked() -> None:
+    for name in ("state", "judged"):
+        detector = Detector()
+        getattr(detector, name).masks.append((10, 20))
+        assert [detector.is_masked(first, first + 2) for first in (8, 9, 19, 20)] == [False, True, True, False], name
 
 
 def test_a_drop_is_told_where_it_would_be_one_if_the_unknown_verdicts_had_passed() -> None:

@@ -107,6 +107,17 @@ def test_dead_letters_are_not_known_and_what_a_judge_does_not_apply_to_is(keyspa
 
 
 @pytest.mark.usefixtures("_short_reads")
+def test_what_is_refused_in_the_first_hour_is_not_known(keyspace: Keyspace) -> None:
+    for metrics in (("safety",), ("rest",)):
+        publish(keyspace, 20, outcome="unscored", reason="content_filter", scores=(), metrics=metrics)
+    worker = Worker(keyspace)
+    worker.turn()
+    names = "unknown_ratio", "lowest", "highest", "share"
+    assert [worker.value(name) for name in names] == [1, 0, 1, None]
+    assert [worker.value(name, metric="rest") for name in names] == [None] * 4, "a metric without a pass rule"
+
+
+@pytest.mark.usefixtures("_short_reads")
 def test_intervals_know_how_sessions_agreed_in_the_last_weeks(keyspace: Keyspace) -> None:
     publish(keyspace, 40)
     series = Series(*LABELS.values())

@@ -196,6 +196,15 @@ def unknown(ratio: str, drop: str = "0x200") -> Monitored:
     return world.of_series("quality_lowest", "0.8x200").of_series("quality_highest", "0.95x200")
 
 
+def partly_unknown(share: str, half: float) -> Monitored:
+    """A share of many verdicts with an objective of .95, of which 8 % are not known."""
+    world = Monitored().shares(f"{share}x100", half, "20000x200").of_series("quality_unknown_ratio", "0.08x100")
+    limits = {"lowest": 0.92 * float(share) - half, "highest": 0.08 + 0.92 * float(share) + half}
+    for name, limit in limits.items():
+        world.of_series(f"quality_{name}", f"{limit:g}x100")
+    return world
+
+
 SCENES = [
     Scene("healthy", healthy(), every="5m").at(135, healthy=ALL),
     Scene("no data", World()).at(30, no_data=ALL),
@@ -282,6 +291,10 @@ SCENES = [
     Scene("a drop is none if the unknown passed", unknown("0.08", "0x10 1x30 0x100")).at(
         21, NOT_SCORED, held_back=[UNSCORED]
     ),
+    Scene("an objective is met if the unknown passed", partly_unknown("0.945", 0.002)).at(
+        99, NOT_SCORED, objective_held_back=[UNSCORED], not_burnt=BURNS
+    ),
+    Scene("an objective is missed even so", partly_unknown("0.1", 0.002)).at(3, BURNS_FAST, burns_all_the_same=[FAST]),
     # silence
     Scene("silence", silence()).at(14, not_yet=[SILENT]).at(16, QUIET, fires=[SILENT]).at(50, over=[SILENT]),
     Scene("silence, and Prometheus is new", silence(known=False)).at(16, QUIET, last_unknown=[SILENT]),

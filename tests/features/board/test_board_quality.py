@@ -162,6 +162,7 @@ def test_the_page_of_a_series_names_releases_judge_versions_and_segments(keyspac
         *stream("shop", now - 6 * 3_600, fell, 60, 0.9, release="1.0"),
         *stream("shop", fell, now, 60, 0.4, release="1.1"),
         *stream("shop", fell, now, 60, 0.9, release="1.0"),
+        *((at, each | {"passed": None}) for at, each in stream("shop", now - 7_200, now, 600, 1, release="1.1")),
     ]
     publish(keyspace, parts, segments=("release",))
     (panel,) = read_overview(keyspace.store, VerdictIndex(keyspace.store)).panels
@@ -179,7 +180,8 @@ def test_the_page_of_a_series_names_releases_judge_versions_and_segments(keyspac
     # The fall is found to begin up to some minutes beside the release, which then has a few verdicts before it.
     assert [(each.name, each.is_bad) for each in segments] == [("release=1.1", False), ("release=1.0", False)]
     assert segments[0].since is not None
-    assert segments[0].since.value == pytest.approx(0.4, abs=0.02)
+    assert segments[0].since.share == pytest.approx(0.4, abs=0.02)
+    assert segments[0].since.unknown == pytest.approx(12 / 252, abs=0.01)
     tallied, corrections = read_trust(keyspace.store, panel.row)
     assert (tallied.labels, corrections) == (0, [])
 

@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import structs
+from support.dead_parts import retry_all
 from support.judging_parts import MODEL, YES, JudgingWorker, Workers, assert_settled, choose, failing
 from support.stage_parts import Keyspace, rules_of, settings_of
 
 from judges.agreement import cascade_share
 from judges.agreement.shares import merge_sums
 from judges.core.decision import Decision
-from judges.core.model import ChatRequest, ChatResponse, ModelSettings, Price
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
 from judges.core.verdict import Verdict
 from worker.base.lookup.tail import _newest, verdict_line
 from worker.base.monitor.counts import field_of
@@ -31,8 +32,6 @@ from worker.core.queue.ledger import Ledger, read_outbox_entry
 from worker.core.selection.sampling import position
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
-from worker.features.board.quality import read_rows
-from worker.features.board.series_page import read_cascades
 from worker.features.cascades.feature import Cascade, CascadeKeys
 from worker.features.cascades.shares import (
     START_RATE,
@@ -44,8 +43,6 @@ from worker.features.cascades.shares import (
     uncertainty,
 )
 from worker.features.cascades.watch import CascadeWatch
-from worker.features.report.figures import Period, Scope, make_report
-from worker.features.report.sources import read_redis
 from worker.features.safety.watch import SafetyWatch, Watched
 
 NO = YES.replace("yes", "no")
@@ -122,7 +119,7 @@ def gauges(keyspace: Keyspace, settings: Settings) -> dict[tuple[str, ...], floa
     sums.prepare()
     entries = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
     expected = [entry for entry in map(read_outbox_entry, entries) if entry is not None]
-    for _ in range(2):
+    for _ in range(2 if expected else 0):
         # What is delivered twice counts once.
         sums.deliver(expected)
     # The hour of the verdicts is in the window once it ended an hour ago.
@@ -286,55 +283,25 @@ def test_first_verdicts_stand_while_the_second_model_is_away(keyspace: Keyspace,
     assert not any("missing" in verdict_line(each) for each in _newest(keyspace.store, 1000, None)[0])
 
 
-def test_a_second_model_that_is_away_and_refuses_bad_answers(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_second_judging_that_times_out_is_refused_at_once_and_counts_once(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
     keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
-    settings = {
-        "cascades": {"both": Cascade("cheap", "strong", rate=0.6)},
-        "rules": (structs.replace(SETTINGS["rules"][0], rate=1.0),),
-    }
-    worker = cascade_worker(new_worker, **settings)
-    strong, bad = worker.models["strong"], itertools.count()
-
-    def answer(request: ChatRequest) -> str:
-        if is_good(number_of(request)):
-            return YES
-        # Every third bad answer is refused; a repair request is refused as well.
-        refused.setdefault(number_of(request), next(bad) % 3 == 0)
-        return "I would rather not say." if refused[number_of(request)] else NO
-
-    refused: dict[int, bool] = {}
-    strong._steps = itertools.cycle([answer])
-    worker.run(*choose(keyspace, 400, **(SETTINGS | settings)))
-    while keyspace.batches():
+    worker = cascade_worker(new_worker)
+    slow, away = (failing(*range(100), error=error("no")) for error in (ModelTimeoutError, ModelUnavailableError))
+    worker.models["strong"]._steps = itertools.cycle([slow])
+    worker.run(*choose(keyspace, 100, **SETTINGS))
+    # A retry that is slow again, one that finds the model away and goes on when it is back.
+    for step, is_scored in ((slow, False), (slow, False), (away, False), (YES, True)):
+        worker.models["strong"]._steps = itertools.cycle([step])
+        retry_all(keyspace)
+        keyspace.make_due(*keyspace.batches())
         worker.sweep()
-    # Away for a while: these are judged again when it is back.
-    strong._steps = itertools.cycle([failing(*range(1000))])
-    worker.run(*choose(keyspace, 60, **(SETTINGS | settings), first=400))
-    worker.sweep()
-    waiting = keyspace.batches()
-    assert waiting
-    strong._steps = itertools.cycle([answer])
-    keyspace.make_due(*waiting)
-    while keyspace.batches():
-        worker.sweep()
-    shown = gauges(keyspace, worker.settings)
-    now = time.time() + 2 * HOUR_S
-    asked = Scope.from_options(Period(now - 4 * HOUR_S, now), None, ("service",), None, (), now)
-    (row,) = make_report(asked, read_redis(keyspace.store, asked, now)).cascades
-    assert row.share is not None
-    names = ("quality_unknown_ratio", "quality_lowest", "quality_highest")
-    assert [shown[name, ""] for name in names] == list(row.share[3:6])
-    assert shown["cascade_second_verdicts", "refused"] == sum(refused.values()) > 10
-    assert shown["cascade_second_verdicts", "waiting"] == 0
-    truth = sum(map(is_good, range(460))) / 460
-    assert row.share.lowest < truth < row.share.highest
-    # More than a tenth is not known: the alert on unscored verdicts fires, and there is no share.
-    assert not row.share.known
-    assert ("quality_corrected_share", "cascade") not in shown
-    assert f"not known, {row.share.lowest:.1%} to {row.share.highest:.1%}" in row.text
-    series = next(each for each in read_series(keyspace.store).values() if each.judge_model == "cheap")
-    (panel,) = [each for each in read_rows(keyspace.store, "24h", time.time()) if each.series == series]
-    assert read_cascades(keyspace.store, panel, now) == [row.text]
+        number = len(keyspace.outbox("d"))
+        shown = gauges(keyspace, worker.settings)
+        counted = [shown["cascade_second_verdicts", state] for state in ("scored", "refused", "waiting")]
+        assert counted == ([number, 0, 0] if is_scored else [0, number, 0]), (number, step)
+    assert number > 10
 
 
 def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:

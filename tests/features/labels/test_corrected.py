@@ -212,17 +212,3 @@ def test_corrected_shares_cover_in_short() -> None:
         assert 0.92 <= labels.drawn(44, 0.8, 300, design=design).share <= 0.98, design
     # As independent labels these sessions reach 79 %.
     assert 0.91 <= labels.sessions(45, 0.5, 200, 0.5) <= 0.99
-
-
-@pytest.mark.endurance("4,000 corrected shares of each kind: half a minute")
-@pytest.mark.timeout(3600)
-def test_corrected_shares_cover() -> None:
-    for share, most in ((0.5, 0.65), (0.8, 0.6), (0.95, 0.45)):
-        corrected = labels.drawn(1, share, 4000)
-        assert 0.94 <= corrected.share <= 0.97, (share, corrected)
-        assert corrected.beside_rogan_gladen <= most, (share, corrected)
-        for design in labels.DESIGNS[1:]:
-            assert 0.94 <= labels.drawn(2, share, 4000, design=design).share <= 0.97, (share, design)
-        assert 0.94 <= labels.golden(3, share, 4000) <= 0.97, share
-        for correlation in (0.1, 0.25, 0.5):
-            assert 0.93 <= labels.sessions(5, share, 2000, correlation) <= 0.975, (share, correlation)

@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress, islice
+from statistics import median
 from typing import Final, Literal
 
 import msgspec
 import structlog
 
-from judges.agreement.shares import Sums, design_effect, merge_sums
+from judges.agreement.shares import MOST_UNKNOWN, Sums, design_effect, merge_sums, unknown_part
 from worker.base.monitor.baseline import (
     DROPS,
     HISTORY_DAYS,
@@ -106,6 +107,10 @@ class Detector(msgspec.Struct, array_like=True):
         """Whether there is a drop that would be none if all unknown verdicts had passed."""
         return self.judged.since is not None and self.state.since is None
 
+    def is_masked(self, first: int, after: int) -> bool:
+        """Whether a bucket from ``first`` to before ``after`` belongs to a drop, also to one that is not known."""
+        return self.state.is_masked(first, after) or self.judged.is_masked(first, after)
+
     def is_due(self, now: float) -> bool:
         """Return whether baseline and references are to be computed: every day, every hour without a baseline."""
         return now - self.learned_at >= (HOUR_S if self.norm is None else DAY_S)
@@ -173,15 +178,20 @@ class Detection:
         begin, oldest = until - HISTORY_DAYS * DAY_S, (today - LONGEST_DAYS) * DAY_S
         buckets = read_buckets(self._store, series_ids, oldest, now, fine=False)
         others = self._others([key for key in series_ids if self._detectors[key].norm is None], series, now)
-        for series_id, series_buckets in zip(series_ids, buckets, strict=True):
+        for series_id, stored in zip(series_ids, buckets, strict=True):
             detector, labels = self._detectors[series_id], series[series_id]
             detector.learned_at, had_norm = now, detector.norm is not None
-            detector.state.forget(oldest // FIVE_MINUTES_S)
+            for state in (detector.state, detector.judged):
+                state.forget(oldest // FIVE_MINUTES_S)
+            # Unknown verdicts hide drops, which must not become the norm. Where they are usual, hours would be few.
+            usual = median(unknown_part(bucket.sums) for bucket in stored) if stored else 0.0
+            most = max(MOST_UNKNOWN, 2 * usual)
+            series_buckets = [bucket for bucket in stored if unknown_part(bucket.sums) <= most]
             # The last baseline stays where a long incident would leave too little.
             hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in series_buckets]
             kept = [
                 begin <= hour.hour * HOUR_S < until
-                and not detector.state.is_masked(hour.hour * _PER_HOUR, (hour.hour + 1) * _PER_HOUR)
+                and not detector.is_masked(hour.hour * _PER_HOUR, (hour.hour + 1) * _PER_HOUR)
                 for hour in hours
             ]
             past = list(compress(hours, kept))
@@ -265,7 +275,7 @@ class Detection:
             detector = self._detectors[series_id]
             if detector.period < period and detector.norm is not None:
                 detector.period = period
-                if detector.norm.needs_sessions and not detector.state.is_masked(first, after):
+                if detector.norm.needs_sessions and not detector.is_masked(first, after):
                     due.append(series_id)
         if not due:
             return
@@ -372,7 +382,6 @@ def count(detector: Detector, number: int, bucket: Bucket) -> Change | None:
     passed, expected = total.passed / unit, detector.norm.expected(number // _PER_HOUR)
     failed, limits = (total.weight - total.passed) / unit, detector.limits
     step(detector.judged, number, passed, failed, expected=expected, limits=limits)
-    detector.judged.masks.clear()
     # A drop is told where it would be one if the unknown verdicts had passed. They do not bring a recovery.
     unknown = bucket.sums.unknown.weight / unit if detector.state.since is None else 0.0
     return step(detector.state, number, passed + unknown, failed, expected=expected, limits=limits)
@@ -390,7 +399,7 @@ def _notice(detector: Detector, hours: Iterable[Hour], today: int, series: Serie
     days = [
         Day(number, passed / weight, weight * weight / (squares * detector.norm.dispersion))
         for number, (weight, passed, squares) in sums.items()
-        if weight > 0 and not detector.state.is_masked(number * 24 * _PER_HOUR, (number + 1) * 24 * _PER_HOUR)
+        if weight > 0 and not detector.is_masked(number * 24 * _PER_HOUR, (number + 1) * 24 * _PER_HOUR)
     ]
     detector.decline = find_decline(days, today)
     if detector.decline is not None:

@@ -179,7 +179,7 @@ class QualitySums(ExportConsumer):
         parts = MonitorParts(settings, store, metrics, rules, self._is_listed)
         watches: list[Watch] = [import_attribute(feature.watch)(parts) for feature in installed() if feature.watch]
         self.tasks: tuple[Watch, ...] = (
-            QualityWatch(store, settings, metrics),
+            QualityWatch(parts),
             *watches,
             SeriesPruning(store, MONITOR.read(settings), self.relist),
         )

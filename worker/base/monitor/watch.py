@@ -18,7 +18,7 @@ from judges.agreement.shares import (
 )
 from worker.base.monitor.detection import Detection, Detector
 from worker.base.monitor.feature import MONITOR, OBJECTIVES
-from worker.base.monitor.gauges import QualityMetrics, Sample, Watch
+from worker.base.monitor.gauges import MonitorParts, QualityMetrics, Sample, Watch
 from worker.base.monitor.incidents import read_examples
 from worker.base.monitor.series import (
     DAY_S,
@@ -30,9 +30,7 @@ from worker.base.monitor.series import (
     read_series,
     utc_minute,
 )
-from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import Metrics
 
 EXPECTED: Final = 20  # Verdicts that must be missing.
 _LEAST_DAYS: Final = 7
@@ -83,13 +81,13 @@ class Window(NamedTuple):
 class QualityWatch(Watch):
     """Computes the gauges of all series, once a minute."""
 
-    def __init__(
-        self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
-    ) -> None:
-        super().__init__(store, clock)
-        self._detection = Detection(store, MONITOR.read(settings), OBJECTIVES.read(settings), clock)
-        self._silence = Silence(store, clock)
-        self._metrics = metrics.table(QualityMetrics)
+    def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(parts.store, clock)
+        objectives = OBJECTIVES.read(parts.settings)
+        self._detection = Detection(parts.store, MONITOR.read(parts.settings), objectives, clock)
+        self._silence = Silence(parts.store, clock)
+        self._metrics = parts.metrics.table(QualityMetrics)
+        self._judge_form = parts.rules.graders.judge_form
         self._days: dict[str, tuple[float, Window]] = {}
 
     def run(self, now: float) -> None:
@@ -146,7 +144,9 @@ class QualityWatch(Watch):
             yield metrics.quality_upper, labels, share.high
             yield metrics.quality_effective_n, labels, share.effective
         # A metric without a pass rule never has a judgement, and no share that could be unknown.
-        if share is not None or (detector.history is not None and detector.history.classes):
+        form = self._judge_form(series.judge, series.judge_model)
+        rated = (each.name for each in form.metrics if each.pass_rule is not None) if form is not None else ()
+        if share is not None or series.metric in rated:
             lowest, highest = (0.0, 1.0) if share is None else (share.lowest, share.highest)
             unknown = unknown_part(window.sums)
             yield from metrics.unknown_samples(labels, unknown, lowest, highest, UNKNOWN_MENTIONED)

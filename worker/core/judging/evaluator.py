@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import structlog
+from msgspec import structs
 
 from judges.calling.evaluation import evaluate
 from judges.calling.runs import internal_error
@@ -64,11 +65,20 @@ class UnfinishedEvaluation(NamedTuple):
         """Whether a panel only waits for its members: that is no try, and nothing has failed."""
         return bool(self.evaluation.members) and self.assessment.retry_after_s is not None
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether a cascade's second judging timed out: long traces do, so its share must not wait for the last try."""
+        return self.evaluation.cascade is not None and self.assessment.reason == "timeout"
+
     def dead_letter(self, batch: Batch) -> tuple[DeadLetter, Verdict]:
         """Build the dead letter of this evaluation."""
+        evaluation, step = self.evaluation, self.evaluation.cascade
+        if step is not None and not step.given_up:
+            marked = structs.replace(step, given_up=str(self.assessment.reason))
+            evaluation = structs.replace(evaluation, cascade=marked)
         letter = DeadLetter(
-            v=self.evaluation.batch_version,
-            evaluation=self.evaluation,
+            v=evaluation.batch_version,
+            evaluation=evaluation,
             grader=batch.grader,
             judge_model=batch.judge_model,
             item=self.item,

@@ -215,18 +215,19 @@ class Completion:
     def finish_or_park(
         self, leased: LeasedBatch, unfinished: Sequence[UnfinishedEvaluation], *, blocked_for_s: float = 0.0
     ) -> None:
-        """Remove a batch that is done; park another, or add dead letters for evaluations that are too old.
+        """Remove a batch that is done; park another, or add dead letters for evaluations that are too old or refused.
 
         ``unfinished`` are its evaluations without a final verdict; the endpoint may be called in ``blocked_for_s``.
         """
         batch = leased.batch
         age_s = time.time() - batch.created_at
         left_s = self._give_up_after_s - age_s
-        if left_s < 0 and (too_old := [result for result in unfinished if not result.is_waiting]):
-            # A panel waits for its members, which have to be given up before it.
-            self._ledger.add_dead_letter([result.dead_letter(batch) for result in too_old], batch.id)
-            _log("evaluations given up, see: tracejudge dead list", batch, too_old)
-            unfinished = [result for result in unfinished if result.is_waiting]
+        # A panel waits for its members, which have to be given up before it.
+        given_up = [each for each in unfinished if each.is_refused or (left_s < 0 and not each.is_waiting)]
+        if given_up:
+            self._ledger.add_dead_letter([result.dead_letter(batch) for result in given_up], batch.id)
+            _log("evaluations given up, see: tracejudge dead list", batch, given_up)
+            unfinished = [result for result in unfinished if result not in given_up]
         if not unfinished:
             self._leases.finish(batch.id, batch.judge_model)
             return

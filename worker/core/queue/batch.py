@@ -81,6 +81,7 @@ class CascadeStep(Struct, frozen=True, omit_defaults=True):
     judge_model: str = ""  # Who gave it.
     ended_at: float = 0.0  # When, in seconds since the epoch.
     probability: dict[str, float] = msgspec.field(default_factory=dict)  # That each metric with a pass rule passes.
+    given_up: str = ""  # Why the second judging was given up first, of a retried one.
 
 
 class Evaluation(Struct, frozen=True, omit_defaults=True):

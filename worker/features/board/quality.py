@@ -94,8 +94,7 @@ class Row(NamedTuple):
         """Whether an incident is open, or the share fell beyond the interval of the change."""
         change, fell = self.change, False
         if change is not None and change.value <= -_FALL and self.now is not None and self.before is not None:
-            # A fall is one also if all unknown verdicts had passed.
-            fell = difference(self.now.interval._replace(high=self.now.highest), self.before.interval).high < 0
+            fell = fell_surely(self.now, self.before)
         return self.incident is not None or self.is_fall or fell
 
     @property
@@ -265,6 +264,11 @@ def compare(row: Row, period_began: float) -> Row:
         unscored=unscored.weight / weight,
         abstained=abstained.weight / weight,
     )
+
+
+def fell_surely(now: ShareEstimate, before: ShareEstimate) -> bool:
+    """Whether a share is lower than before, also if all unknown verdicts had passed."""
+    return difference(now.interval._replace(high=now.highest), before.interval).high < 0
 
 
 def written_span(since: float, until: float) -> str:

@@ -6,14 +6,13 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from judges.agreement.intervals import Interval, difference
-from judges.agreement.shares import estimate_share
+from judges.agreement.shares import ShareEstimate, estimate_share
 from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S, HOUR_S, Series, read_buckets, read_series
 from worker.core.features import is_installed
 from worker.core.storage.client import Store
 from worker.features.board.charts import Frame, Line, draw, points_of
 from worker.features.board.overview import Panel
-from worker.features.board.quality import PERIODS, Row, clock, divide, read_fine
+from worker.features.board.quality import PERIODS, Row, clock, divide, fell_surely, read_fine
 from worker.features.labels.answers import Tally, read_answers, tally
 from worker.features.labels.correction import Correction, corrections
 
@@ -47,8 +46,8 @@ class Segment(NamedTuple):
     """One value of a segment, before and since what the row compares."""
 
     name: str
-    before: Interval | None
-    since: Interval | None
+    before: ShareEstimate | None
+    since: ShareEstimate | None
     judged: int
     is_bad: bool
 
@@ -127,10 +126,10 @@ def read_segments(store: Store, row: Row, now: float) -> list[Segment]:
     rows = []
     for each in segments:
         sums = divide(buckets[each.id], row)
-        before, since = (None if (share := estimate_share(part)) is None else share.interval for part in sums)
-        fell = before is not None and since is not None and difference(since, before).high < 0
+        before, since = map(estimate_share, sums)
+        fell = before is not None and since is not None and fell_surely(since, before)
         rows.append(Segment(each.segment_name, before, since, sums[1].total.judgements, fell))
-    return sorted(rows, key=lambda each: (not each.is_bad, 1.0 if each.since is None else each.since.value))
+    return sorted(rows, key=lambda each: (not each.is_bad, 1.0 if each.since is None else each.since.share))
 
 
 def read_cascades(store: Store, row: Row, now: float) -> list[str]:

@@ -219,8 +219,9 @@ class CascadeWatch(Watch):
 
 
 def _sums_of(verdict: Verdict, step: CascadeStep, u: float, passed: bool | None) -> CascadeSums:  # noqa: FBT001
-    """Return the sums of a first verdict, or what a second one adds: it no longer waits."""
+    """Return the sums of a first verdict, or what a second one adds: it no longer waits, or is no longer refused."""
     if not step.first:
         return sums_of_verdict(verdict.weight, u, "waiting" if step.is_chosen else None)
     answer = sums_of_verdict(0.0, u, "refused" if passed is None else "pass" if passed else "fail")
-    return CascadeSums(*map(sub, answer, sums_of_verdict(0.0, u, "waiting")))
+    before = sums_of_verdict(0.0, u, "refused" if step.given_up == "timeout" else "waiting")
+    return CascadeSums(*map(sub, answer, before))
