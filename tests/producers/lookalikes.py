@@ -216,6 +216,7 @@ _MAKERS: dict[str, Any] = {
     "values": lambda values: values.values(),
     "defaultdict": lambda values: defaultdict(str, values),
     "repeat": lambda values: values[0] * values[1],
+    "join": "".join,
     "bytes": lambda text: text.encode("latin-1"),
     "bytearray": lambda text: bytearray(text.encode("latin-1")),
     "json": json.dumps,
