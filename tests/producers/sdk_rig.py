@@ -157,9 +157,9 @@ class Host:
     def begin(self, text: str | Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """Start a program, whose text or file is given, and leave it running."""
         file = text if isinstance(text, Path) else self.write("program.py", text)
-        command = [sys.executable, "-W", "error", str(file), *arguments]
+        command = [sys.executable, str(file), *arguments]
         pipe = subprocess.PIPE
-        environment = self.environment() | variables
+        environment = self.environment() | {"PYTHONWARNINGS": "error", **variables}
         return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     def run(self, text: str | Path, *arguments: str, **variables: str) -> str:
