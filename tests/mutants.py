@@ -132,8 +132,8 @@ PARTS: Final = {
         10,
         "producers/tracejudge/delivery/buffer.py producers/tracejudge/delivery/sender.py",
         """
-        tests/producers/test_sdk_buffer.py tests/producers/test_sdk_sender*.py tests/producers/test_sdk_small_parts.py
-        tests/producers/test_sdk_outages.py tests/producers/test_sdk_size.py
+        tests/producers/test_sdk_buffer.py tests/producers/test_sdk_sender.py
+        tests/producers/test_sdk_outages.py
         """,
     ),
     "exporters": Part(
