@@ -136,6 +136,17 @@ class Host:
 
     # Begins programs that fork while redis is being loaded: a busy machine takes longer for that than forks wait.
     PATIENT = "from tracejudge.delivery import fork as f; f._LONGEST_IMPORT_S = f._LONGEST_CONNECT_S = 60\n"
+    # Prints what the background thread imports while forks need not wait for it.
+    WATCH = """
+import sys, threading, tracejudge
+from tracejudge.delivery import fork as forking
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is not threading.main_thread():
+            if not (forking._Forks.importing.locked() or forking._Forks.connecting.locked()):
+                print(name)
+sys.meta_path.insert(0, Watch())
+"""
 
     def __init__(self, folder: Path, url: str, prefix: str) -> None:
         self.folder = folder

@@ -39,17 +39,6 @@ def publish_in_child(*outputs):
 def ended_well(child):
     return os.waitpid(child, 0)[1] == 0
 """
-# Prints what the background thread imports while forks need not wait for it.
-WATCH = """
-import sys, threading, tracejudge
-from tracejudge.delivery import fork as forking
-class Watch:
-    def find_spec(self, name, path=None, target=None):
-        if threading.current_thread() is not threading.main_thread():
-            if not (forking._Forks.importing.locked() or forking._Forks.connecting.locked()):
-                print(name)
-sys.meta_path.insert(0, Watch())
-"""
 
 
 def numbers(count: int, *others: str) -> list[str]:
@@ -136,7 +125,7 @@ tracejudge.publish(output="a" * 1000, tags={"b": "c"})
 tracejudge.feedback("1", 1)
 assert tracejudge.flush(60)
 """
-    assert host.run(WATCH + late) == ""
+    assert host.run(Host.WATCH + late) == ""
 
 
 def test_a_fork_while_the_thread_is_starting_harms_neither(host: Host) -> None:
