@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import redis
 from sdk_rig import Host, StartedSdk, patient
-from sdk_servers import RedisServer, required_redis
 
 import tracejudge
 from tracejudge import api
@@ -71,14 +70,3 @@ def own_redis() -> Iterator[EmbeddedRedis]:
     with EmbeddedRedis(appendonly=True) as server:
         server.kill()
         yield server
-
-
-@pytest.fixture(scope="session")
-def sdk_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    binary = required_redis()
-    if binary is None:
-        pytest.skip("no redis-server")
-    server = RedisServer(binary, tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.kill()
