@@ -12,13 +12,10 @@ from stay import Stay
 AgnoInstrumentor().instrument(tracer_provider=harness.provider)
 
 
-def agent(**options: Any) -> Agent:
-    model = OpenAIChat(id=harness.MODEL, base_url=harness.BASE_URL, api_key="none", max_retries=0)
-    return Agent(name="support", model=model, system_message=harness.SYSTEM, telemetry=False, **options)
-
-
 def ask(question: str, *, stream: bool = False, **options: Any) -> None:
-    done = agent(**options).run(question, session_id=harness.SESSION, user_id=harness.USER, stream=stream)
+    model = OpenAIChat(id=harness.MODEL, base_url=harness.BASE_URL, api_key="none", max_retries=0)
+    agent = Agent(name="support", model=model, system_message=harness.SYSTEM, telemetry=False, **options)
+    done = agent.run(question, session_id=harness.SESSION, user_id=harness.USER, stream=stream)
     for _ in done if stream else ():
         pass
 
@@ -29,14 +26,5 @@ def two_turns() -> None:
         ask(harness.QUESTION, db=database, add_history_to_context=True)
 
 
-harness.run(
-    {
-        "single": lambda: ask(harness.QUESTION),
-        "stream": lambda: ask(harness.QUESTION, stream=True),
-        "two_turns": two_turns,
-        "tool": lambda: ask(harness.TOOL_QUESTION, tools=[harness.track]),
-        "search": lambda: ask(harness.SEARCH_QUESTION, tools=[harness.kb_search]),
-        "typed": lambda: ask(harness.TYPED_QUESTION, output_schema=Stay),
-        "error": lambda: ask(harness.ERROR_QUESTION),
-    }
-)
+tools = {"tool": {"tools": [harness.track]}, "search": {"tools": [harness.kb_search]}}
+harness.run(harness.asked(ask, two_turns=two_turns, **tools, typed={"output_schema": Stay}))

@@ -40,14 +40,9 @@ def ask(*questions: str, **options: Any) -> None:
     asyncio.run(talk([*questions], **options))
 
 
-harness.run(
-    {
-        "single": lambda: ask(harness.QUESTION),
-        "stream": lambda: ask(harness.QUESTION, stream=True),
-        "two_turns": lambda: ask(harness.QUESTION, harness.QUESTION),
-        "tool": lambda: ask(harness.TOOL_QUESTION, tools=[harness.track], reflect_on_tool_use=True),
-        "search": lambda: ask(harness.SEARCH_QUESTION, tools=[harness.kb_search], reflect_on_tool_use=True),
-        "typed": lambda: ask(harness.TYPED_QUESTION, output_content_type=Stay),
-        "error": lambda: ask(harness.ERROR_QUESTION),
-    }
-)
+def using(function: Any) -> dict[str, Any]:
+    return {"tools": [function], "reflect_on_tool_use": True}
+
+
+tools = {"tool": using(harness.track), "search": using(harness.kb_search)}
+harness.run(harness.asked(ask, **tools, typed={"output_content_type": Stay}))

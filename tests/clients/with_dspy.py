@@ -29,7 +29,7 @@ class Answer(dspy.Module):
         return self.answer(context=self.search(question).passages, question=question)
 
 
-def ask(signature: str, question: str, **fields: Any) -> None:
+def ask(question: str, signature: str = "question -> answer", **fields: Any) -> None:
     """Predict the output fields of a signature within a request."""
     with harness.request():
         dspy.Predict(dspy.Signature(signature, harness.SYSTEM))(question=question, **fields)
@@ -47,16 +47,15 @@ def stream() -> None:
 
 
 def two_turns() -> None:
-    ask("question -> answer", harness.QUESTION)
+    ask(harness.QUESTION)
     history = dspy.History(messages=[{"question": harness.QUESTION, "answer": harness.ANSWER}])
-    ask("question, history: dspy.History -> answer", harness.QUESTION, history=history)
+    ask(harness.QUESTION, "question, history: dspy.History -> answer", history=history)
 
 
 def tool() -> None:
+    signature = dspy.Signature("question -> answer", harness.SYSTEM)
     with harness.request():
-        dspy.ReAct(dspy.Signature("question -> answer", harness.SYSTEM), tools=[harness.track])(
-            question=harness.TOOL_QUESTION
-        )
+        dspy.ReAct(signature, tools=[harness.track])(question=harness.TOOL_QUESTION)
 
 
 def retrieval() -> None:
@@ -64,14 +63,5 @@ def retrieval() -> None:
         Answer()(question=harness.RETRIEVAL_QUESTION)
 
 
-harness.run(
-    {
-        "single": lambda: ask("question -> answer", harness.QUESTION),
-        "stream": stream,
-        "two_turns": two_turns,
-        "tool": tool,
-        "retrieval": retrieval,
-        "typed": lambda: ask("question -> city: str, days: int", harness.TYPED_QUESTION),
-        "error": lambda: ask("question -> answer", harness.ERROR_QUESTION),
-    }
-)
+others = {one.__name__: one for one in (stream, two_turns, tool, retrieval)}
+harness.run(harness.asked(ask, **others, typed={"signature": "question -> city: str, days: int"}))

@@ -22,14 +22,13 @@ async def talk(questions: list[str], *, stream: bool = False, **options: Any) ->
     """Ask an agent of these options, each question within the span of a request."""
     agent = LlmAgent(name="support", model=Gemini(model=harness.MODEL), instruction=harness.SYSTEM, **options)
     runner = InMemoryRunner(agent, app_name="shop")
-    await runner.session_service.create_session(app_name="shop", user_id=harness.USER, session_id=harness.SESSION)
+    who = {"user_id": harness.USER, "session_id": harness.SESSION}
+    await runner.session_service.create_session(app_name="shop", **who)
     mode = RunConfig(streaming_mode=StreamingMode.SSE if stream else StreamingMode.NONE)
     for question in questions:
         message = types.Content(role="user", parts=[types.Part(text=question)])
         with harness.request():
-            async for _ in runner.run_async(
-                user_id=harness.USER, session_id=harness.SESSION, new_message=message, run_config=mode
-            ):
+            async for _ in runner.run_async(**who, new_message=message, run_config=mode):
                 pass
 
 
@@ -37,14 +36,5 @@ def ask(*questions: str, **options: Any) -> None:
     asyncio.run(talk([*questions], **options))
 
 
-harness.run(
-    {
-        "single": lambda: ask(harness.QUESTION),
-        "stream": lambda: ask(harness.QUESTION, stream=True),
-        "two_turns": lambda: ask(harness.QUESTION, harness.QUESTION),
-        "tool": lambda: ask(harness.TOOL_QUESTION, tools=[harness.track]),
-        "search": lambda: ask(harness.SEARCH_QUESTION, tools=[harness.kb_search]),
-        "typed": lambda: ask(harness.TYPED_QUESTION, output_schema=Stay),
-        "error": lambda: ask(harness.ERROR_QUESTION),
-    }
-)
+tools = {"tool": {"tools": [harness.track]}, "search": {"tools": [harness.kb_search]}}
+harness.run(harness.asked(ask, **tools, typed={"output_schema": Stay}))

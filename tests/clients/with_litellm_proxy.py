@@ -9,42 +9,29 @@ import time
 import urllib.request
 from pathlib import Path
 
-from harness import (
-    BASE_URL,
-    ERROR_QUESTION,
-    MODEL,
-    QUESTION,
-    RETRIEVAL_QUESTION,
-    ROOT_URL,
-    TOOL_QUESTION,
-    TURNS,
-    TYPED_QUESTION,
-    run,
-    stuffed,
-)
+import harness
 
 _LONGEST_START_S = 90
 KEY = "sk-0123456789abcdef0123456789abcdef"  # the proxy starts with no shorter one
+PARAMETERS = {"model": f"openai/{harness.MODEL}", "api_base": harness.BASE_URL, "api_key": "none"}
 CONFIGURATION = {
-    "model_list": [
-        {"model_name": MODEL, "litellm_params": {"model": f"openai/{MODEL}", "api_base": BASE_URL, "api_key": "none"}}
-    ],
+    "model_list": [{"model_name": harness.MODEL, "litellm_params": PARAMETERS}],
     "litellm_settings": {"callbacks": ["otel"], "num_retries": 0, "telemetry": False},
 }
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
 Path("proxy.json").write_text(json.dumps(CONFIGURATION))
+variables = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # no request for the price list
+    "LITELLM_MASTER_KEY": KEY,
+    "OTEL_EXPORTER": "otlp_http",
+    "OTEL_ENDPOINT": harness.ROOT_URL,
+    "OTEL_BSP_SCHEDULE_DELAY": "200",
+}
 proxy = subprocess.Popen(
     [Path(sys.executable).parent / "litellm", "--config", "proxy.json", "--host", "127.0.0.1", "--port", str(port)],
-    env=os.environ
-    | {
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # no request for the price list
-        "LITELLM_MASTER_KEY": KEY,
-        "OTEL_EXPORTER": "otlp_http",
-        "OTEL_ENDPOINT": ROOT_URL,
-        "OTEL_BSP_SCHEDULE_DELAY": "200",
-    },
+    env=os.environ | variables,
 )
 os.environ |= {"OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1", "OPENAI_API_KEY": KEY}
 
@@ -64,34 +51,21 @@ def wait_for_proxy() -> None:
             return
 
 
-def stream() -> None:
-    for _ in ask(QUESTION, stream=True, stream_options={"include_usage": True}):
-        pass
-
-
 def two_turns() -> None:
-    ask(QUESTION)
-    ask(QUESTION, *TURNS)
+    ask(harness.QUESTION)
+    ask(harness.QUESTION, *harness.TURNS)
 
 
-def settle() -> None:
-    time.sleep(2)  # the proxy exports by itself, and offers no wait for it
+def tool() -> None:
+    use_tool(harness.TOOL_QUESTION)
 
 
+typed = {"response_format": STAY_FORMAT}
 try:
     wait_for_proxy()
-    run(
-        {
-            "single": lambda: ask(QUESTION),
-            "stream": stream,
-            "two_turns": two_turns,
-            "tool": lambda: use_tool(TOOL_QUESTION),
-            "stuffed": lambda: ask(stuffed(RETRIEVAL_QUESTION)),
-            "typed": lambda: ask(TYPED_QUESTION, response_format=STAY_FORMAT),
-            "error": lambda: ask(ERROR_QUESTION),
-        },
-        settle,
-    )
+    # The proxy exports by itself, and offers no wait for it.
+    scenarios = harness.asked(ask, two_turns=two_turns, tool=tool, stuffed={}, typed=typed)
+    harness.run(scenarios, lambda: time.sleep(2))
 finally:
     proxy.terminate()
     proxy.wait()

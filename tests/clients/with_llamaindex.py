@@ -16,9 +16,8 @@ from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
 from stay import Stay
 
 LlamaIndexInstrumentor().instrument(tracer_provider=harness.provider)
-model = OpenAI(
-    model="gpt-4o-mini", api_base=harness.BASE_URL, max_retries=0
-)  # LlamaIndex refuses names that it does not know
+# LlamaIndex refuses names that it does not know.
+model = OpenAI(model="gpt-4o-mini", api_base=harness.BASE_URL, max_retries=0)
 Settings.llm = model
 Settings.embed_model = MockEmbedding(2)
 
@@ -35,36 +34,28 @@ class Handbook(BaseRetriever):
         ]
 
 
-def chat(question: str, *before: ChatMessage) -> Any:
+def messages(question: str, *before: dict[str, str]) -> list[ChatMessage]:
+    said = [{"role": "system", "content": harness.SYSTEM}, *before, {"role": "user", "content": question}]
+    return [ChatMessage(**one) for one in said]
+
+
+def ask(question: str, *before: dict[str, str], stream: bool = False) -> None:
     """Send a conversation that ends with a question within a request."""
     with harness.request():
-        return model.chat(
-            [ChatMessage(role="system", content=harness.SYSTEM), *before, ChatMessage(role="user", content=question)]
-        )
-
-
-def stream() -> None:
-    with harness.request():
-        for _ in model.stream_chat(
-            [ChatMessage(role="system", content=harness.SYSTEM), ChatMessage(role="user", content=harness.QUESTION)]
-        ):
+        done: Any = (model.stream_chat if stream else model.chat)(messages(question, *before))
+        for _ in done if stream else ():
             pass
 
 
 def two_turns() -> None:
-    chat(harness.QUESTION)
-    chat(
-        harness.QUESTION,
-        ChatMessage(role="user", content=harness.QUESTION),
-        ChatMessage(role="assistant", content=harness.ANSWER),
-    )
+    ask(harness.QUESTION)
+    ask(harness.QUESTION, *harness.TURNS)
 
 
 def tool() -> None:
     async def work() -> None:
-        await FunctionAgent(tools=[harness.track], llm=model, system_prompt=harness.SYSTEM, streaming=False).run(
-            harness.TOOL_QUESTION
-        )
+        agent = FunctionAgent(tools=[harness.track], llm=model, system_prompt=harness.SYSTEM, streaming=False)
+        await agent.run(harness.TOOL_QUESTION)
 
     with harness.request():
         asyncio.run(work())
@@ -79,22 +70,7 @@ def retrieval() -> None:
 
 def typed() -> None:
     with harness.request():
-        model.as_structured_llm(Stay).chat(
-            [
-                ChatMessage(role="system", content=harness.SYSTEM),
-                ChatMessage(role="user", content=harness.TYPED_QUESTION),
-            ]
-        )
+        model.as_structured_llm(Stay).chat(messages(harness.TYPED_QUESTION))
 
 
-harness.run(
-    {
-        "single": lambda: chat(harness.QUESTION),
-        "stream": stream,
-        "two_turns": two_turns,
-        "tool": tool,
-        "retrieval": retrieval,
-        "typed": typed,
-        "error": lambda: chat(harness.ERROR_QUESTION),
-    }
-)
+harness.run(harness.asked(ask, two_turns=two_turns, tool=tool, retrieval=retrieval, typed=typed))

@@ -10,16 +10,13 @@ import harness
 os.environ["SEMANTICKERNEL_EXPERIMENTAL_GENAI_ENABLE_OTEL_DIAGNOSTICS_SENSITIVE"] = "true"
 
 from openai import AsyncOpenAI
-from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
-from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk._logs import LoggingHandler
 from semantic_kernel.agents import ChatCompletionAgent, ChatHistoryAgentThread
 from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion, OpenAIChatPromptExecutionSettings
 from semantic_kernel.functions import KernelArguments, kernel_function
 from stay import Stay
 
-logs = LoggerProvider()
-logs.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
+logs = harness.export_logs()
 diagnostics = logging.getLogger("semantic_kernel")
 diagnostics.addHandler(LoggingHandler(logger_provider=logs))
 diagnostics.setLevel(logging.INFO)
@@ -57,15 +54,6 @@ def ask(*questions: str, **options: Any) -> None:
     asyncio.run(talk([*questions], **options))
 
 
-harness.run(
-    {
-        "single": lambda: ask(harness.QUESTION),
-        "stream": lambda: ask(harness.QUESTION, stream=True),
-        "two_turns": lambda: ask(harness.QUESTION, harness.QUESTION),
-        "tool": lambda: ask(harness.TOOL_QUESTION, tool=harness.track),
-        "search": lambda: ask(harness.SEARCH_QUESTION, tool=harness.kb_search),
-        "typed": lambda: ask(harness.TYPED_QUESTION, typed=True),
-        "error": lambda: ask(harness.ERROR_QUESTION),
-    },
-    lambda: (harness.provider.force_flush(), logs.force_flush()),
-)
+tools = {"tool": {"tool": harness.track}, "search": {"tool": harness.kb_search}}
+scenarios = harness.asked(ask, **tools, typed={"typed": True})
+harness.run(scenarios, lambda: (harness.provider.force_flush(), logs.force_flush()))

@@ -46,14 +46,8 @@ def two_turns() -> None:
             talking.run(harness.QUESTION, reset=reset)
 
 
-harness.run(
-    {
-        "single": lambda: ask(harness.QUESTION),
-        "stream": lambda: ask(harness.QUESTION, stream=True),
-        "two_turns": two_turns,
-        "tool": lambda: ask(harness.TOOL_QUESTION, track),
-        "search": lambda: ask(harness.SEARCH_QUESTION, kb_search),
-        "typed": lambda: ask(harness.TYPED_QUESTION),
-        "error": lambda: ask(harness.ERROR_QUESTION),
-    }
-)
+tools = {
+    "tool": lambda: ask(harness.TOOL_QUESTION, track),
+    "search": lambda: ask(harness.SEARCH_QUESTION, kb_search),
+}
+harness.run(harness.asked(ask, two_turns=two_turns, **tools, typed={}))

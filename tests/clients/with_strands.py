@@ -9,7 +9,6 @@ from strands import Agent, tool
 from strands.models.openai import OpenAIModel
 
 model = OpenAIModel(client_args={"base_url": harness.BASE_URL, "api_key": "none", "max_retries": 0}, model_id="small")
-IDS = {"session.id": harness.SESSION, "user.id": harness.USER}
 
 
 def agent(*tools: Any, messages: Any = ()) -> Agent:
@@ -19,7 +18,7 @@ def agent(*tools: Any, messages: Any = ()) -> Agent:
         system_prompt=harness.SYSTEM,
         messages=list(messages),
         tools=[*map(tool, tools)],
-        trace_attributes=IDS,
+        trace_attributes=harness.IDS,
         callback_handler=None,
     )
 
@@ -33,20 +32,18 @@ def stream() -> None:
 
 
 def two_turns() -> None:
-    agent()(harness.QUESTION)
-    agent(messages=[{"role": one["role"], "content": [{"text": one["content"]}]} for one in harness.TURNS])(
-        harness.QUESTION
-    )
+    ask(harness.QUESTION)
+    turns = [{"role": one["role"], "content": [{"text": one["content"]}]} for one in harness.TURNS]
+    agent(messages=turns)(harness.QUESTION)
 
 
-harness.run(
-    {
-        "single": lambda: agent()(harness.QUESTION),
-        "stream": stream,
-        "two_turns": two_turns,
-        "tool": lambda: agent(harness.track)(harness.TOOL_QUESTION),
-        "search": lambda: agent(harness.kb_search)(harness.SEARCH_QUESTION),
-        "typed": lambda: agent()(harness.TYPED_QUESTION, structured_output_model=Stay),
-        "error": lambda: agent()(harness.ERROR_QUESTION),
-    }
-)
+def ask(question: str, *tools: Any, **options: Any) -> None:
+    agent(*tools)(question, **options)
+
+
+tools = {
+    "tool": lambda: ask(harness.TOOL_QUESTION, harness.track),
+    "search": lambda: ask(harness.SEARCH_QUESTION, harness.kb_search),
+}
+typed = {"structured_output_model": Stay}
+harness.run(harness.asked(ask, stream=stream, two_turns=two_turns, **tools, typed=typed))

@@ -71,14 +71,5 @@ def two_turns() -> None:
     ask(harness.QUESTION, *harness.TURNS)
 
 
-harness.run(
-    {
-        "single": lambda: ask(harness.QUESTION),
-        "stream": lambda: ask(harness.QUESTION, stream=True),
-        "two_turns": two_turns,
-        "tool": tool,
-        "stuffed": lambda: ask(harness.stuffed(harness.RETRIEVAL_QUESTION)),
-        "typed": lambda: ask(harness.TYPED_QUESTION, response_format=STAY_FORMAT),
-        "error": lambda: ask(harness.ERROR_QUESTION),
-    }
-)
+typed = {"response_format": STAY_FORMAT}
+harness.run(harness.asked(ask, two_turns=two_turns, tool=tool, stuffed={}, typed=typed))
