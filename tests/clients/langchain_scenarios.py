@@ -64,5 +64,9 @@ def history() -> None:
     model.invoke([BRIEF, ASKED, ("ai", harness.ANSWER), ASKED], config)
 
 
-chains: dict[str, Any] = {one.__name__: one for one in (single, stream, two_turns, retrieval, history)}
-SCENARIOS = harness.asked(ask, **chains, tool={"tools": [harness.track]}, typed={"response_format": Stay})
+agents: dict[str, Any] = {
+    "tool": {"tools": [harness.track]},
+    "retrieval": retrieval,
+    "typed": {"response_format": Stay},
+}
+SCENARIOS = harness.asked(ask, single=single, stream=stream, two_turns=two_turns, **agents, history=history)

@@ -70,5 +70,6 @@ def responses() -> None:
         client.responses.create(model=harness.MODEL, instructions=harness.SYSTEM, input=harness.QUESTION)
 
 
-others: dict[str, Any] = {one.__name__: one for one in (two_turns, tool, image, responses, stuffed)}
-SCENARIOS = harness.asked(requested, **others, typed={"response_format": STAY_FORMAT})
+typed = {"response_format": STAY_FORMAT}
+others = harness.asked(requested, two_turns=two_turns, tool=tool, typed=typed, image=image, responses=responses)
+SCENARIOS = {**others, "stuffed": stuffed}

@@ -48,4 +48,4 @@ def tool() -> None:
 
 
 typed = {"response_format": JsonSchemaFormat(name="stay", schema=STAY)}
-harness.run(harness.asked(ask, two_turns=two_turns, tool=tool, typed=typed, stuffed={}))
+harness.run(harness.asked(ask, two_turns=two_turns, tool=tool, stuffed={}, typed=typed))

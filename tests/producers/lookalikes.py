@@ -213,6 +213,7 @@ _MAKERS: dict[str, Any] = {
     "coroutine": lambda _: _coroutine(),
     "generator": lambda values: (value for value in values),
     "map": lambda values: map(str, values),
+    "iterator": iter,
     "values": lambda values: values.values(),
     "defaultdict": lambda values: defaultdict(str, values),
     "repeat": lambda values: values[0] * values[1],

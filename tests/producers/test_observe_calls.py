@@ -7,13 +7,13 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import lookalikes as like
 import pytest
+from lookalikes import Plain, table
 from opentelemetry import trace as opentelemetry
 from sdk_rig import StartedSdk, published, the_trace
 
@@ -29,12 +29,8 @@ def in_span() -> Any:
     return opentelemetry.use_span(opentelemetry.NonRecordingSpan(context))
 
 
-def any_arguments(*args: Any, **kwargs: Any) -> None:
-    """Take what comes."""
-
-
-def two(first: Any = "unsaid", second: Any = "unsaid") -> None:
-    """Take two."""
+def two(first: Any = "unsaid", second: Any = "unsaid", *rest: Any, **others: Any) -> None:
+    """Take two and more."""
 
 
 def upper(text: str) -> str:
@@ -71,38 +67,17 @@ def test_a_call_or_a_coroutine_becomes_a_trace(sdk: StartedSdk) -> None:
 
 
 def test_input_and_output_are_what_was_given_and_returned(sdk: StartedSdk) -> None:
-    parcel = like.Parcel(7, "x")
-    inputs: list[tuple[Callable[..., None], tuple[Any, ...], dict[str, Any], str | None]] = [
-        (any_arguments, (), {}, None),
-        (two, ("Where?",), {}, "Where?"),
-        (two, (), {"second": "Where?"}, "Where?"),
-        (two, (7,), {}, '{"first":7}'),
-        (two, ("a", "b"), {}, '{"first":"a","second":"b"}'),
-        (any_arguments, ("a", 1), {"k": None}, '{"args":["a",1],"k":null}'),
-        (two, (parcel,), {}, '{"first":{"number":7,"place":"x"}}'),
-        (functools.partial(two, "a"), (), {"second": 3}, '{"second":3}'),
-    ]
-    for function, args, kwargs, written in inputs:
-        tracejudge.observe(name="f")(function)(*args, **kwargs)
+    for args, kwargs, written in table("observed")["inputs"]:
+        tracejudge.observe(name="f")(two)(*args, **kwargs)
         expected = {**BASE, "name": "f", "output": ""} | ({} if written is None else {"input": written})
         assert the_trace(sdk) == expected, written
-    outputs: list[tuple[Any, str]] = [
-        ("It is.", "It is."),
-        (None, ""),
-        (True, "true"),
-        ({"a": [1, 2.5]}, '{"a":[1,2.5]}'),
-        (["It", "is."], "It\nis."),
-        (like.Plain(text="It is.", _b=1), '{"text":"It is."}'),
-        (like.Named(), "its text"),
-        # A stream that a plain function returns is no answer: its type's name would be judged.
-        *((iter("ab"), ""), ((letter for letter in "ab"), ""), (map(str, "ab"), "")),
-    ]
-    for result, text in outputs:
+    # A stream that a plain function returns is no answer: its type's name would be judged.
+    for result, text in table("observed")["outputs"]:
         assert tracejudge.observe(name="f")(lambda result=result: result)() is result
         assert the_trace(sdk) == {**BASE, "name": "f", "output": text}, text
 
     tracejudge.observe(functools.partial(two, "a"))(second=3)
-    assert the_trace(sdk)["name"] == "partial"
+    assert the_trace(sdk) == {**BASE, "name": "partial", "input": '{"second":3}', "output": ""}
 
     @tracejudge.observe(name="f")
     def empty(parts: list[str]) -> None:
@@ -410,21 +385,7 @@ def search(result: Any) -> Any:
 
 
 def test_what_a_retriever_returns_is_the_context(sdk: StartedSdk) -> None:
-    third = like.Model(page_content="third", metadata={"page": 3})
-    documents = ["first", tracejudge.Document("second", id="d2", score=0.5), third, {"content": "fourth", "id": 4}, 5]
-    second = {"text": "second", "id": "d2", "score": 0.5}
-    cases: list[tuple[Any, Any]] = [
-        (documents, ["first", second, {"text": "third"}, {"text": "fourth", "id": "4"}, "5"]),
-        ({"documents": ["a"]}, ["a"]),
-        ([], None),
-        ("one text", ["one text"]),
-        ([like.Plain(text="a", score=0.5)], [{"text": "a", "score": 0.5}]),
-        ([like.Slotted("a", "7"), object()], [{"text": "a", "id": "7"}]),
-        ([Computed()], [{"text": "a"}]),
-        ([like.Ranked(like.Plain(text="a"), 0.5)], [{"text": "a", "score": 0.5}]),
-        ([object()], None),
-    ]
-    for result, context in cases:
+    for result, context in [*table("observed")["retrieved"], ([Computed()], [{"text": "a"}])]:
         with tracejudge.trace(name="answer"):
             search(result)
         assert the_trace(sdk).get("context") == context, result
@@ -443,11 +404,11 @@ def test_what_a_retriever_returns_is_the_context(sdk: StartedSdk) -> None:
 
 
 def test_values_under_other_names_arrive_as_in_publish(sdk: StartedSdk, caplog: pytest.LogCaptureFixture) -> None:
-    with tracejudge.trace(name="answer", documents=[like.Plain(text="given")]) as t:
+    with tracejudge.trace(name="answer", documents=[Plain(text="given")]) as t:
         search(["found"])
         t.set(output="a", tags=["x"], colour="red")
     with tracejudge.trace(name="answer") as t:
-        t.set(colour="red", tags=["x"], output={"answer": "a", "documents": [like.Plain(text="d")]})
+        t.set(colour="red", tags=["x"], output={"answer": "a", "documents": [Plain(text="d")]})
     first, second = published(sdk)
     assert (first["context"], second["context"]) == ([{"text": "given"}], [{"text": "d"}])
     for trace in (first, second):
