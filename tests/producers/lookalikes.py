@@ -8,12 +8,12 @@ import dataclasses
 import datetime as dt
 import enum
 import json
-from collections import OrderedDict, UserDict, defaultdict, deque
+from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -58,34 +58,15 @@ class Named:
 
 
 @dataclasses.dataclass
-class Parcel:
-    number: int
-    place: str
-
-
-@dataclasses.dataclass
 class Keyed:
     name: str
     key: str = dataclasses.field(repr=False, default="SECRET")
 
 
-class Order(msgspec.Struct):
-    number: int
-    place: str
-
-
-class Colour(enum.Enum):
-    RED = "red"
-
-
-class Hit(NamedTuple):
-    text: str
-    score: float
-
-
-class Ranked(NamedTuple):
-    hit: Any
-    weight: float
+Order = msgspec.defstruct("Order", ["number", "place"])
+Colour = enum.Enum("Colour", {"RED": "red"})
+Hit = namedtuple("Hit", "text score")  # noqa: PYI024 - as services make them
+Ranked = namedtuple("Ranked", "hit weight")  # noqa: PYI024
 
 
 class Slotted:
@@ -171,8 +152,9 @@ def _record(name: str, **defaults: Any) -> type:
     return dataclasses.make_dataclass(name, fields)
 
 
-# weaviate.collections.classes.internal, haystack.dataclasses
+# Of the service, of weaviate.collections.classes.internal, and of haystack.dataclasses.
 _RECORDS = {
+    "Parcel": {"number": 0, "place": ""},
     "WeaviateObject": {"uuid": None, "metadata": None, "properties": {}, "references": None, "vector": {}},
     "WeaviateReturn": {"objects": []},
     "WeaviateMetadata": {"distance": None, "certainty": None, "score": None},
@@ -190,7 +172,7 @@ def _coroutine() -> Any:
     return coroutine
 
 
-_BY_FIELDS = (Plain, Model, ModelV1, Named, Parcel, Keyed, Order, Hit, Ranked, Slotted, TextNode, NodeWithScore)
+_BY_FIELDS = (Plain, Model, ModelV1, Named, Keyed, Order, Hit, Ranked, Slotted, TextNode, NodeWithScore)
 _MAKERS: dict[str, Any] = {
     **{
         kind.__name__: lambda fields, kind=kind: kind(**fields)

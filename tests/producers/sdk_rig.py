@@ -136,6 +136,25 @@ class Host:
 
     # Begins programs that fork while redis is being loaded: a busy machine takes longer for that than forks wait.
     PATIENT = "from tracejudge.delivery import fork as f; f._LONGEST_IMPORT_S = f._LONGEST_CONNECT_S = 60\n"
+    # Begins programs that publish, and fork.
+    BEGIN = """
+import os, sys, threading, time, tracejudge
+from tracejudge import api
+from tracejudge.delivery import fork as forking
+tracejudge.init(exit_timeout_s=60)
+def publish(*outputs):
+    for output in outputs:
+        tracejudge.publish(output=output)
+def in_child(work, fork=os.fork):
+    child = fork()
+    if child == 0:
+        os._exit(0 if work() else 3)
+    return child
+def publish_in_child(*outputs):
+    return in_child(lambda: publish(*outputs) or tracejudge.flush(60))
+def ended_well(child):
+    return os.waitpid(child, 0)[1] == 0
+"""
     # Prints what the background thread imports while forks need not wait for it.
     WATCH = """
 import sys, threading, tracejudge
@@ -179,6 +198,10 @@ sys.meta_path.insert(0, Watch())
         assert errors == "", errors
         return output
 
+    def run_begun(self, text: str, *arguments: str) -> str:
+        """Run a program that goes on after `BEGIN`, with the patience of forks."""
+        return self.run(self.PATIENT + self.BEGIN + text, *arguments)
+
     def end(self, program: subprocess.Popen[str]) -> tuple[str, str]:
         """Wait for the end of a program, which must be a good one, and give what it printed."""
         with program:
@@ -188,6 +211,12 @@ sys.meta_path.insert(0, Watch())
                 program.kill()
         assert program.returncode == 0, output + errors
         return output, errors
+
+    def assert_left(self, outputs: list[str]) -> None:
+        """Compare what the programs left, and the accounts of their producers."""
+        left = self.left()
+        assert left.outputs == sorted(outputs)
+        left.assert_accounting_balances()
 
     def left(self) -> "Left":
         with redis.Redis.from_url(self.url) as reader:

@@ -21,24 +21,7 @@ from support.processes import free_port, wait_until
 
 from worker.base.embedded import EmbeddedRedis
 
-BEGIN = """
-import os, sys, threading, time, tracejudge
-from tracejudge import api
-from tracejudge.delivery import fork as forking
-tracejudge.init(exit_timeout_s=60)
-def publish(*outputs):
-    for output in outputs:
-        tracejudge.publish(output=output)
-def in_child(work, fork=os.fork):
-    child = fork()
-    if child == 0:
-        os._exit(0 if work() else 3)
-    return child
-def publish_in_child(*outputs):
-    return in_child(lambda: publish(*outputs) or tracejudge.flush(60))
-def ended_well(child):
-    return os.waitpid(child, 0)[1] == 0
-"""
+BEGIN = Host.BEGIN
 
 
 def numbers(count: int, *others: str) -> list[str]:
@@ -49,15 +32,12 @@ def numbers(count: int, *others: str) -> list[str]:
 
 
 def test_what_waits_at_a_fork_is_sent_by_the_parent_alone(host: Host) -> None:
-    host.run(
-        BEGIN
-        + """
+    host.run_begun("""
 api._Current.client._delivery.buffer._wake_at = -1  # the parent's thread has not started: everything waits
 publish(*(f"parent {number}" for number in range(50)))
 assert ended_well(publish_in_child(*(f"child {number}" for number in range(3))))
 assert tracejudge.flush(60)
-"""
-    )
+""")
     left = host.left()
     parents = [f"parent {number}" for number in range(50)]
     assert sorted(left.by_producer.values()) == [["child 0", "child 1", "child 2"], parents]
@@ -65,9 +45,7 @@ assert tracejudge.flush(60)
 
 
 def test_locks_that_another_thread_holds_do_not_hang_the_child(host: Host) -> None:
-    host.run(
-        BEGIN
-        + """
+    host.run_begun("""
 delivery = api._Current.client._delivery
 publish("parent")
 assert tracejudge.flush(60)
@@ -91,17 +69,13 @@ well = ended_well(in_child(work))
 over.set()
 thread.join()
 assert well
-"""
-    )
+""")
     assert host.left().outputs == ["child", "child anew", "parent"]
 
 
 def test_a_fork_waits_for_what_the_background_thread_imports(host: Host) -> None:
     """Else the child would find the module's lock held by nobody; also for what it needs only under some settings."""
-    host.run(
-        Host.PATIENT
-        + BEGIN
-        + """
+    host.run_begun("""
 inside, loaded = threading.Event(), []
 def load():
     with forking.block_forks_during_import():
@@ -117,8 +91,7 @@ def work():
 assert ended_well(in_child(work))
 with forking.block_forks_during_import():
     thread.join()
-"""
-    )
+""")
     late = """
 tracejudge.init(redact=lambda text: text, max_field_bytes=10, exit_timeout_s=60)
 tracejudge.publish(output="a" * 1000, tags={"b": "c"})
@@ -135,21 +108,18 @@ time.sleep(float(sys.argv[1]))
 assert ended_well(publish_in_child("child"))
 """
     for times, delay_s in enumerate(("0", "0.01", "0.03", "0.06", "0.1"), 1):
-        host.run(Host.PATIENT + BEGIN + early, delay_s)
+        host.run_begun(early, delay_s)
         assert host.left().outputs == sorted(["child", "parent"] * times), delay_s
 
 
 def test_children_draw_no_id_twice(host: Host) -> None:
-    host.run(
-        BEGIN
-        + """
+    host.run_begun("""
 import random
 random.seed(1)
 children = [publish_in_child(*"a" * 100) for _ in range(4)]
 publish(*"a" * 100)
 assert all(map(ended_well, children))
-"""
-    )
+""")
     left = host.left()
     assert len(left.by_producer) == 5
     ids = itertools.chain.from_iterable((trace["trace_id"], trace["span_id"], trace["id"]) for trace in left.traces)
@@ -165,15 +135,13 @@ def work():
     return api._Current.client.totals() == (1, 0, {"shutdown": 1})
 assert ended_well(in_child(work))
 """
-    host.run(BEGIN + over)
+    host.run_begun(over)
     assert host.left().entries == []
 
 
 def test_a_fork_past_the_hook_is_seen_by_the_process_id(host: Host) -> None:
     """The child keeps what others did to the interpreter's own lock: so the thread sleeps, and asks for nothing."""
-    host.run(
-        BEGIN
-        + """
+    host.run_begun("""
 import ctypes
 asleep, over = threading.Event(), threading.Lock()
 def rest():
@@ -195,8 +163,7 @@ child = in_child(work, ctypes.PyDLL(None).fork)
 sys.setswitchinterval(0.005)
 assert ended_well(child)
 over.release()
-"""
-    )
+""")
     assert sorted(host.left().by_producer.values()) == [["child"], ["parent"]]
 
 
@@ -234,9 +201,7 @@ tracejudge.publish(output="last")
 @pytest.mark.parametrize("start", [PATCH + BEGIN, BEGIN + PATCH], ids=["patched first", "patched later"])
 def test_a_gevent_host_publishes_and_goes_on(host: Host, start: str) -> None:
     host.run(start + GREENLETS)
-    left = host.left()
-    assert left.outputs == numbers(1_000, "last")
-    left.assert_accounting_balances()
+    host.assert_left(numbers(1_000, "last"))
 
 
 def test_a_gevent_host_may_fork(host: Host) -> None:
@@ -260,10 +225,8 @@ async def main():
     publish("last")
 importlib.import_module(sys.argv[1]).run(main())
 """
-    host.run(BEGIN + tasks, loop)
-    left = host.left()
-    assert left.outputs == numbers(1_000, "last")
-    left.assert_accounting_balances()
+    host.run_begun(tasks, loop)
+    host.assert_left(numbers(1_000, "last"))
 
 
 # --- ends ------------------------------------------------------------------------------------------------------------
@@ -279,9 +242,7 @@ def test_a_script_that_ends_delivers_first_well_before_the_time_that_it_has(host
     ):
         assert host.run(long + text) == ""
         published += outputs
-        left = host.left()
-        assert left.outputs == sorted(published)
-        left.assert_accounting_balances()
+        host.assert_left(published)
 
 
 def test_a_script_without_redis_ends_in_time_and_says_what_it_lost(host: Host) -> None:
@@ -326,9 +287,7 @@ def test_sigterm_ends_a_host_and_what_flush_confirmed_is_there(host: Host) -> No
     assert [output for output in host.left().outputs if output != "last"] == numbers(1_000)
     host.prefix += "-exiting"
     assert terminated(host, handler=EXITING) == ("True", 3)
-    left = host.left()
-    assert left.outputs == numbers(1_000, "last"), "an exit delivers the rest"
-    left.assert_accounting_balances()
+    host.assert_left(numbers(1_000, "last"))
 
 
 @pytest.mark.parametrize("handler", ["", EXITING], ids=["default", "exit"])
@@ -362,9 +321,7 @@ assert handlers() == before
 
 
 def test_threads_that_outlive_the_main_one_are_waited_for(host: Host) -> None:
-    host.run(
-        BEGIN
-        + """
+    host.run_begun("""
 def work(first):
     for number in range(first, first + 100):
         publish(str(number))
@@ -372,11 +329,8 @@ def work(first):
 for first in range(0, 1000, 100):
     threading.Thread(target=work, args=(first,)).start()
 raise SystemExit
-"""
-    )
-    left = host.left()
-    assert left.outputs == numbers(1_000)
-    left.assert_accounting_balances()
+""")
+    host.assert_left(numbers(1_000))
 
 
 # --- services of several processes -----------------------------------------------------------------------------------
@@ -462,9 +416,7 @@ if __name__ == "__main__":
 def test_a_multiprocessing_pool_delivers_before_it_ends(host: Host, method: str) -> None:
     """Its children skip `atexit`."""
     host.run(Host.PATIENT + POOL, method)
-    left = host.left()
-    assert left.outputs == numbers(200, "parent")
-    left.assert_accounting_balances()
+    host.assert_left(numbers(200, "parent"))
 
 
 TASKS = """
@@ -494,9 +446,7 @@ def test_a_celery_prefork_pool_delivers_before_it_ends(host: Host) -> None:
     log = host.folder / "log"
     with serving(host, "celery", "-A", "tasks", "worker", *options):
         wait_until(lambda: log.exists() and log.read_text().count("succeeded") == 40, what="all tasks to be done")
-    left = host.left()
-    assert left.outputs == numbers(40)
-    left.assert_accounting_balances()
+    host.assert_left(numbers(40))
 
 
 # --- many publications while Redis goes away again and again ---------------------------------------------------------
