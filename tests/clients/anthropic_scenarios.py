@@ -24,11 +24,6 @@ def ask(question: object, *before: Any, **options: Any) -> None:
             pass
 
 
-def two_turns() -> None:
-    ask(harness.QUESTION)
-    ask(harness.QUESTION, *harness.TURNS)
-
-
 def tool() -> None:
     with harness.request():
         message = send(harness.TOOL_QUESTION, tools=TOOLS)
@@ -45,4 +40,4 @@ def image() -> None:
 
 
 typed = {"tools": RESULT, "tool_choice": {"type": "tool", "name": "final_result"}}
-SCENARIOS = harness.asked(ask, two_turns=two_turns, tool=tool, typed=typed, image=image, stuffed={})
+SCENARIOS = harness.asked(ask, turns=True, tool=tool, typed=typed, image=image, stuffed={})

@@ -5,10 +5,11 @@
 A client sets up its instrumentation on `provider` and calls `run` with its scenarios.
 """
 
+import asyncio
 import os
 import sys
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -92,18 +93,37 @@ def request(name: str = "POST /ask") -> AbstractContextManager[trace.Span]:
     return trace.get_tracer("web").start_as_current_span(name, attributes=IDS)
 
 
-def asked(ask: Callable[..., object], **scenarios: Any) -> dict[str, Callable[[], object]]:
+def synchronous(talk: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a function that asks questions of one that answers a list of them."""
+    return lambda *questions, **options: asyncio.run(talk([*questions], **options))
+
+
+def asked(ask: Callable[..., object], *, turns: bool = False, **scenarios: Any) -> dict[str, Callable[[], object]]:
     """Build the scenarios of a function that asks one question, or several of a conversation.
 
-    A scenario is a function, or the options of `ask`; by default `ask` takes `stream`.
+    Args:
+        ask: Takes `stream` as an option, unless there is a function for this scenario.
+        turns: Whether it takes the turns before a question.
+        scenarios: A function, or the options of `ask`, each. `tools` makes an option of a function, for two of them.
     """
     questions = {"stream": [QUESTION], "two_turns": [QUESTION, QUESTION], "tool": [TOOL_QUESTION]}
     questions |= {"typed_with_tool": [TOOL_QUESTION], "search": [SEARCH_QUESTION], "typed": [TYPED_QUESTION]}
     questions |= {"stuffed": [stuffed(RETRIEVAL_QUESTION)]}
+    defaults = {
+        "stream": {"stream": True},
+        "two_turns": (lambda: (ask(QUESTION), ask(QUESTION, *TURNS))) if turns else {},
+    }
+    if tools := scenarios.pop("tools", None):
+        defaults |= {"tool": {"tools": [tools(track)]}, "search": {"tools": [tools(kb_search)]}}
     built: dict[str, Callable[[], object]] = {"single": partial(ask, QUESTION)}
-    for name, scenario in {"stream": {"stream": True}, "two_turns": {}, **scenarios}.items():
+    for name, scenario in {**defaults, **scenarios}.items():
         built[name] = scenario if callable(scenario) else partial(ask, *questions[name], **scenario)
     return {**built, "error": partial(ask, ERROR_QUESTION)}
+
+
+def same(function: Any) -> Any:
+    """Return a function as it is, for libraries that take any as a tool."""
+    return function
 
 
 def run(scenarios: Scenarios, flush: Callable[[], object] = provider.force_flush) -> None:

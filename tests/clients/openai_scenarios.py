@@ -41,11 +41,6 @@ def requested(question: object, *before: Any, **options: Any) -> None:
         ask(question, *before, **options)
 
 
-def two_turns() -> None:
-    requested(harness.QUESTION)
-    requested(harness.QUESTION, *harness.TURNS)
-
-
 def tool() -> None:
     with harness.request():
         use_tool(harness.TOOL_QUESTION)
@@ -71,5 +66,5 @@ def responses() -> None:
 
 
 typed = {"response_format": STAY_FORMAT}
-others = harness.asked(requested, two_turns=two_turns, tool=tool, typed=typed, image=image, responses=responses)
+others = harness.asked(requested, turns=True, tool=tool, typed=typed, image=image, responses=responses)
 SCENARIOS = {**others, "stuffed": stuffed}

@@ -1,6 +1,5 @@
 """AG2 with its middleware for OpenTelemetry."""
 
-import asyncio
 from typing import Any
 
 import harness
@@ -10,7 +9,7 @@ from ag2.middleware import TelemetryMiddleware
 from stay import Stay
 
 
-async def talk(*questions: str, stream: bool = False, **options: Any) -> None:
+async def talk(questions: list[str], *, stream: bool = False, **options: Any) -> None:
     """Ask an agent of these options; the later questions follow on the first answer."""
     config = OpenAIConfig(harness.MODEL, "none", harness.BASE_URL, streaming=stream, max_retries=0)
     telemetry = TelemetryMiddleware(agent_name="support", model_name=harness.MODEL, span_attributes=harness.IDS)
@@ -19,9 +18,4 @@ async def talk(*questions: str, stream: bool = False, **options: Any) -> None:
         asked = await asked.ask(question)
 
 
-def ask(*questions: str, **options: Any) -> None:
-    asyncio.run(talk(*questions, **options))
-
-
-tools = {"tool": {"tools": [harness.track]}, "search": {"tools": [harness.kb_search]}}
-harness.run(harness.asked(ask, **tools, typed={"response_schema": Stay}))
+harness.run(harness.asked(harness.synchronous(talk), tools=harness.same, typed={"response_schema": Stay}))

@@ -26,5 +26,4 @@ def two_turns() -> None:
         ask(harness.QUESTION, db=database, add_history_to_context=True)
 
 
-tools = {"tool": {"tools": [harness.track]}, "search": {"tools": [harness.kb_search]}}
-harness.run(harness.asked(ask, two_turns=two_turns, **tools, typed={"output_schema": Stay}))
+harness.run(harness.asked(ask, two_turns=two_turns, tools=harness.same, typed={"output_schema": Stay}))

@@ -1,6 +1,5 @@
 """AutoGen through OpenInference: its agents, and the calls of OpenAI's client."""
 
-import asyncio
 from typing import Any
 
 import harness
@@ -26,6 +25,7 @@ async def talk(questions: list[str], *, stream: bool = False, **options: Any) ->
         include_name_in_message=False,
         model_info={**ABILITIES, "family": ModelFamily.UNKNOWN},
     )
+    options |= {"reflect_on_tool_use": True} if "tools" in options else {}
     agent = AssistantAgent("support", model, system_message=harness.SYSTEM, model_client_stream=stream, **options)
     for question in questions:
         with harness.request():
@@ -36,13 +36,4 @@ async def talk(questions: list[str], *, stream: bool = False, **options: Any) ->
                 await agent.run(task=question)
 
 
-def ask(*questions: str, **options: Any) -> None:
-    asyncio.run(talk([*questions], **options))
-
-
-def using(function: Any) -> dict[str, Any]:
-    return {"tools": [function], "reflect_on_tool_use": True}
-
-
-tools = {"tool": using(harness.track), "search": using(harness.kb_search)}
-harness.run(harness.asked(ask, **tools, typed={"output_content_type": Stay}))
+harness.run(harness.asked(harness.synchronous(talk), tools=harness.same, typed={"output_content_type": Stay}))

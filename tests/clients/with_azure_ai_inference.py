@@ -33,11 +33,6 @@ def ask(question: str, *before: Any, **options: Any) -> None:
             pass
 
 
-def two_turns() -> None:
-    ask(harness.QUESTION)
-    ask(harness.QUESTION, *harness.TURNS)
-
-
 def tool() -> None:
     with harness.request():
         asked = {"role": "user", "content": harness.TOOL_QUESTION}
@@ -48,4 +43,4 @@ def tool() -> None:
 
 
 typed = {"response_format": JsonSchemaFormat(name="stay", schema=STAY)}
-harness.run(harness.asked(ask, two_turns=two_turns, tool=tool, stuffed={}, typed=typed))
+harness.run(harness.asked(ask, turns=True, tool=tool, stuffed={}, typed=typed))

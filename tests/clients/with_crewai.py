@@ -23,7 +23,7 @@ def agent(*tools: Any, stream: bool = False) -> Agent:
     return Agent(**role, llm=model, tools=list(tools), max_retry_limit=0)
 
 
-def ask(question: str, *tools: Any, stream: bool = False, **options: Any) -> None:
+def ask(question: str, *, tools: Any = (), stream: bool = False, **options: Any) -> None:
     """Run a task by a crew of one agent within a request."""
     who = agent(*tools, stream=stream)
     task = Task(description="{question}", expected_output="An answer.", agent=who, **options)
@@ -38,12 +38,4 @@ def two_turns() -> None:
             agent().kickoff(messages)
 
 
-harness.run(
-    harness.asked(
-        ask,
-        two_turns=two_turns,
-        tool=lambda: ask(harness.TOOL_QUESTION, tool(harness.track)),
-        search=lambda: ask(harness.SEARCH_QUESTION, tool(harness.kb_search)),
-        typed={"output_pydantic": Stay},
-    )
-)
+harness.run(harness.asked(ask, two_turns=two_turns, tools=tool, typed={"output_pydantic": Stay}))

@@ -1,6 +1,5 @@
 """Google's Agent Development Kit with its own spans, which hold the content if two variables say so."""
 
-import asyncio
 import os
 from typing import Any
 
@@ -32,9 +31,4 @@ async def talk(questions: list[str], *, stream: bool = False, **options: Any) ->
                 pass
 
 
-def ask(*questions: str, **options: Any) -> None:
-    asyncio.run(talk([*questions], **options))
-
-
-tools = {"tool": {"tools": [harness.track]}, "search": {"tools": [harness.kb_search]}}
-harness.run(harness.asked(ask, **tools, typed={"output_schema": Stay}))
+harness.run(harness.asked(harness.synchronous(talk), tools=harness.same, typed={"output_schema": Stay}))

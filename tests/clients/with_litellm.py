@@ -30,11 +30,6 @@ def ask(question: str, *before: Any, **options: Any) -> Any:
     return [*done] if options.get("stream") else done
 
 
-def two_turns() -> None:
-    ask(harness.QUESTION)
-    ask(harness.QUESTION, *harness.TURNS)
-
-
 def tool() -> None:
     with harness.request():
         message = ask(harness.TOOL_QUESTION, tools=harness.TOOLS).choices[0].message
@@ -60,4 +55,4 @@ def settle() -> None:
 
 
 typed = {"response_format": Stay}
-harness.run(harness.asked(ask, two_turns=two_turns, tool=tool, stuffed=stuffed, typed=typed), settle)
+harness.run(harness.asked(ask, turns=True, tool=tool, stuffed=stuffed, typed=typed), settle)

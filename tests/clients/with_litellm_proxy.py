@@ -51,11 +51,6 @@ def wait_for_proxy() -> None:
             return
 
 
-def two_turns() -> None:
-    ask(harness.QUESTION)
-    ask(harness.QUESTION, *harness.TURNS)
-
-
 def tool() -> None:
     use_tool(harness.TOOL_QUESTION)
 
@@ -64,7 +59,7 @@ typed = {"response_format": STAY_FORMAT}
 try:
     wait_for_proxy()
     # The proxy exports by itself, and offers no wait for it.
-    scenarios = harness.asked(ask, two_turns=two_turns, tool=tool, stuffed={}, typed=typed)
+    scenarios = harness.asked(ask, turns=True, tool=tool, stuffed={}, typed=typed)
     harness.run(scenarios, lambda: time.sleep(2))
 finally:
     proxy.terminate()

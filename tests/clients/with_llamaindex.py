@@ -47,11 +47,6 @@ def ask(question: str, *before: dict[str, str], stream: bool = False) -> None:
             pass
 
 
-def two_turns() -> None:
-    ask(harness.QUESTION)
-    ask(harness.QUESTION, *harness.TURNS)
-
-
 def tool() -> None:
     async def work() -> None:
         agent = FunctionAgent(tools=[harness.track], llm=model, system_prompt=harness.SYSTEM, streaming=False)
@@ -73,4 +68,4 @@ def typed() -> None:
         model.as_structured_llm(Stay).chat(messages(harness.TYPED_QUESTION))
 
 
-harness.run(harness.asked(ask, two_turns=two_turns, tool=tool, retrieval=retrieval, typed=typed))
+harness.run(harness.asked(ask, turns=True, tool=tool, retrieval=retrieval, typed=typed))

@@ -36,5 +36,5 @@ def two_turns() -> None:
     ask([*first.to_input_list(), {"role": "user", "content": harness.QUESTION}])
 
 
-tools = {"tool": {"tools": [function_tool(harness.track)]}, "search": {"tools": [function_tool(harness.kb_search)]}}
-harness.run(harness.asked(ask, stream=stream, two_turns=two_turns, **tools, typed={"output_type": Stay}))
+typed = {"output_type": Stay}
+harness.run(harness.asked(ask, stream=stream, two_turns=two_turns, tools=function_tool, typed=typed))

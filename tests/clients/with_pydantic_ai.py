@@ -36,8 +36,7 @@ harness.run(
         ask,
         stream=stream,
         two_turns=two_turns,
-        tool={"tools": [harness.track]},
-        search={"tools": [harness.kb_search]},
+        tools=harness.same,
         typed={"output_type": Stay},
         typed_with_tool={"output_type": Stay, "tools": [harness.track]},
     )

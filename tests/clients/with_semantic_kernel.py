@@ -1,6 +1,5 @@
 """Semantic Kernel with its own spans, and its log records for the content."""
 
-import asyncio
 import logging
 import os
 from typing import Any
@@ -29,7 +28,7 @@ class Plugin:
         setattr(self, tool.__name__, kernel_function(tool))
 
 
-async def talk(questions: list[str], tool: Any = None, *, stream: bool = False, typed: bool = False) -> None:
+async def talk(questions: list[str], *, tools: Any = (), stream: bool = False, typed: bool = False) -> None:
     """Ask an agent, each question within the span of a request."""
     client = AsyncOpenAI(base_url=harness.BASE_URL, api_key="none", max_retries=0)
     settings = OpenAIChatPromptExecutionSettings(response_format=Stay) if typed else None
@@ -37,7 +36,7 @@ async def talk(questions: list[str], tool: Any = None, *, stream: bool = False, 
         service=OpenAIChatCompletion(ai_model_id=harness.MODEL, async_client=client),
         name="support",
         instructions=harness.SYSTEM,
-        plugins=[Plugin(tool)] if tool else [],
+        plugins=[*map(Plugin, tools)],
         arguments=KernelArguments(settings) if settings else None,
     )
     thread = ChatHistoryAgentThread()
@@ -50,10 +49,5 @@ async def talk(questions: list[str], tool: Any = None, *, stream: bool = False, 
                 await agent.get_response(messages=question, thread=thread)
 
 
-def ask(*questions: str, **options: Any) -> None:
-    asyncio.run(talk([*questions], **options))
-
-
-tools = {"tool": {"tool": harness.track}, "search": {"tool": harness.kb_search}}
-scenarios = harness.asked(ask, **tools, typed={"typed": True})
+scenarios = harness.asked(harness.synchronous(talk), tools=harness.same, typed={"typed": True})
 harness.run(scenarios, lambda: (harness.provider.force_flush(), logs.force_flush()))

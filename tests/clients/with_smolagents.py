@@ -1,5 +1,8 @@
 """Smolagents through OpenInference, within the span of a request."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import harness
 from openinference.instrumentation.smolagents import SmolagentsInstrumentor
 from smolagents import OpenAIServerModel, Tool, ToolCallingAgent, tool
@@ -28,15 +31,14 @@ def kb_search(query: str) -> list[str]:
     return harness.kb_search(query)
 
 
-def agent(*tools: Tool, stream: bool = False) -> ToolCallingAgent:
-    return ToolCallingAgent(
-        list(tools), model, instructions=harness.SYSTEM, stream_outputs=stream, verbosity_level=0, max_steps=3
-    )
+def agent(tools: Sequence[Tool] = (), *, stream: bool = False) -> ToolCallingAgent:
+    options: Any = {"instructions": harness.SYSTEM, "verbosity_level": 0, "max_steps": 3}
+    return ToolCallingAgent([*tools], model, stream_outputs=stream, **options)
 
 
-def ask(question: str, *tools: Tool, stream: bool = False) -> None:
+def ask(question: str, **options: Any) -> None:
     with harness.request():
-        agent(*tools, stream=stream).run(question)
+        agent(**options).run(question)
 
 
 def two_turns() -> None:
@@ -46,8 +48,5 @@ def two_turns() -> None:
             talking.run(harness.QUESTION, reset=reset)
 
 
-tools = {
-    "tool": lambda: ask(harness.TOOL_QUESTION, track),
-    "search": lambda: ask(harness.SEARCH_QUESTION, kb_search),
-}
+tools = {"tool": {"tools": [track]}, "search": {"tools": [kb_search]}}
 harness.run(harness.asked(ask, two_turns=two_turns, **tools, typed={}))

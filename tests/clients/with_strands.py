@@ -11,7 +11,7 @@ from strands.models.openai import OpenAIModel
 model = OpenAIModel(client_args={"base_url": harness.BASE_URL, "api_key": "none", "max_retries": 0}, model_id="small")
 
 
-def agent(*tools: Any, messages: Any = ()) -> Agent:
+def agent(tools: Any = (), messages: Any = ()) -> Agent:
     return Agent(
         model=model,
         name="support",
@@ -37,13 +37,9 @@ def two_turns() -> None:
     agent(messages=turns)(harness.QUESTION)
 
 
-def ask(question: str, *tools: Any, **options: Any) -> None:
-    agent(*tools)(question, **options)
+def ask(question: str, tools: Any = (), **options: Any) -> None:
+    agent(tools)(question, **options)
 
 
-tools = {
-    "tool": lambda: ask(harness.TOOL_QUESTION, harness.track),
-    "search": lambda: ask(harness.SEARCH_QUESTION, harness.kb_search),
-}
 typed = {"structured_output_model": Stay}
-harness.run(harness.asked(ask, stream=stream, two_turns=two_turns, **tools, typed=typed))
+harness.run(harness.asked(ask, stream=stream, two_turns=two_turns, tools=harness.same, typed=typed))

@@ -66,10 +66,5 @@ def tool() -> None:
         turn.record(output_messages=[told(call(asked, message, result, tools=TOOLS))])
 
 
-def two_turns() -> None:
-    ask(harness.QUESTION)
-    ask(harness.QUESTION, *harness.TURNS)
-
-
 typed = {"response_format": STAY_FORMAT}
-harness.run(harness.asked(ask, two_turns=two_turns, tool=tool, stuffed={}, typed=typed))
+harness.run(harness.asked(ask, turns=True, tool=tool, stuffed={}, typed=typed))
