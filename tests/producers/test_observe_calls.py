@@ -21,6 +21,7 @@ import tracejudge
 from tracejudge.tracing import step as recording
 
 BASE = {"trace_id": "t0", "span_id": "s0", "service": "shop"}
+EXPECTED = table("observed")["expected"]
 SPAN_IDS = ("a1" + "0" * 30, "b2" + "0" * 14)
 
 
@@ -194,20 +195,7 @@ def test_observed_calls_within_are_spans_of_the_one_trace(sdk: StartedSdk) -> No
         return str(search(question))
 
     answer("abc")
-    assert the_trace(sdk) == {
-        **BASE,
-        "name": "answer",
-        "input": "abc",
-        "output": "{'hit': 4}",
-        "spans": [
-            {"span_id": "s1", "parent_id": "s0", "name": "fail", "status": "error",
-             "attributes": {"error": "ValueError: broken"}},
-            {"span_id": "s2", "parent_id": "s0", "name": "search", "kind": "tool", "status": "ok",
-             "inputs": "abc", "outputs": {"hit": 4}, "attributes": {"k": 3}},
-            {"span_id": "s3", "parent_id": "s2", "name": "rank", "status": "ok",
-             "inputs": {"query": "abc", "place": 1}, "outputs": 4},
-        ],
-    }  # fmt: skip
+    assert the_trace(sdk) == EXPECTED["calls within"]
 
 
 class Shop:
@@ -300,18 +288,7 @@ def test_a_block_becomes_a_trace(sdk: StartedSdk) -> None:
         t.set(usage=tracejudge.Usage(12, 3), session_id="s-1")
         t.feedback = tracejudge.Feedback(1)
         assert (t.output, t.model, t.provider) == ("Here.", "gpt-6-luna", None)
-    assert the_trace(sdk) == {
-        **BASE,
-        "name": "answer",
-        "input": "Where?",
-        "output": "Here.",
-        "model": "gpt-6-luna",
-        "user_id": "u-1",
-        "session_id": "s-1",
-        "context": ["It is here.", {"text": "Or there.", "id": "d2"}],
-        "usage": {"input_tokens": 12, "output_tokens": 3},
-        "feedback": {"score": 1},
-    }
+    assert the_trace(sdk) == EXPECTED["a block"]
 
     async def main() -> None:
         async with tracejudge.trace(name="answer", input={"q": "Where?"}) as t:
@@ -360,17 +337,7 @@ def test_blocks_within_are_spans_with_attributes(sdk: StartedSdk) -> None:
             with tracejudge.trace() as nameless:
                 nameless.kind = "tool"
         t.output = "Here."
-    assert the_trace(sdk) == {
-        **BASE,
-        "name": "answer",
-        "output": "Here.",
-        "spans": [
-            {"span_id": "s1", "parent_id": "s0", "name": "chat", "kind": "llm", "status": "ok", "inputs": "Where?",
-             "outputs": {"text": "Here."},
-             "attributes": {"model": "gpt-6-luna", "usage": {"input_tokens": 1, "output_tokens": 2}}},
-            {"span_id": "s2", "parent_id": "s1", "name": "block", "kind": "tool", "status": "ok"},
-        ],
-    }  # fmt: skip
+    assert the_trace(sdk) == EXPECTED["blocks within"]
 
 
 class Computed:

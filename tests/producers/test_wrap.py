@@ -28,34 +28,11 @@ from tracejudge.dialects.provider_calls import StreamedAnswer, call_fields, json
 # The two take 3 s of CPU to import, in each process that collects this file.
 anthropic, openai = Lazy("anthropic"), Lazy("openai")
 KEY = "no key"
-QUESTION, SYSTEM, FOUND = "Is tea hot?", "Be brief.", "Tea is brewed at 95 °C."
-ASKED = [{"role": "user", "content": QUESTION}]
-CHAT = [{"role": "system", "content": SYSTEM}, *ASKED]
-SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
-CHAT_TOOLS = [{"type": "function", "function": {"name": "search", "parameters": SCHEMA}}]
-CALL = {"name": "search", "arguments": {"query": "tea"}}
-OFFERED = {"tools": [{"name": "search", "parameters": SCHEMA}]}
-USAGE = {"usage": {"input_tokens": 12, "output_tokens": 4}}
-TRACE = {
-    "input": QUESTION,
-    "output": ANSWER,
-    "model": "answers-2026",
-    "messages": [{"role": "system", "content": SYSTEM}],
-    **USAGE,
-}
-# By interface: arguments of its calls, and fields of their traces.
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    "chat": {"model": "answers", "messages": CHAT},
-    "responses": {"model": "answers", "instructions": SYSTEM, "input": QUESTION},
-    "messages": {"model": "answers", "max_tokens": 100, "system": SYSTEM, "messages": ASKED},
-    "models": {},
-}
-FIELDS: dict[str, dict[str, Any]] = {
-    "chat": {"name": "chat.completions", **TRACE, "provider": "openai", "response_id": "chatcmpl-1"},
-    "responses": {"name": "responses", **TRACE, "provider": "openai", "response_id": "resp_1"},
-    "messages": {"name": "messages", **TRACE, "provider": "anthropic", "response_id": "msg_1"},
-    "models": {},
-}
+TABLE = table("wrap_calls")
+QUESTION, SYSTEM, FOUND, CALL = TABLE["question"], TABLE["system"], TABLE["found"], TABLE["call"]
+CHAT, CHAT_TOOLS, OFFERED = TABLE["chat"], TABLE["chat tools"], TABLE["offered"]
+ARGUMENTS, FIELDS = TABLE["arguments"], TABLE["fields"]  # by interface: of its calls, and of their traces
+ASKED, SCHEMA = CHAT[1:], OFFERED["tools"][0]["parameters"]
 DELTAS = {"content.delta": "delta", "response.output_text.delta": "delta", "text": "text"}
 FINAL = ("get_final_completion", "get_final_response", "get_final_message")
 
@@ -262,7 +239,7 @@ def comparable(trace: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("library", ["openai", "anthropic"])
 def test_a_call_gives_what_the_bare_client_gives_and_is_published(library: str, api: ModelApi, sdk: StartedSdk) -> None:
     """A row of the table: client, name, method, arguments, how the result is read, fields of its trace, options."""
-    cases = [row for row in table("wrap_calls") if row[0].startswith(library)]
+    cases = [row for row in TABLE["calls"] if row[0].startswith(library)]
     for kind, name, method, arguments, way, fields, *options in cases:
         results = []
         for client in (made(kind, api), wrapped(made(kind, api))):
@@ -285,7 +262,12 @@ def test_a_call_gives_what_the_bare_client_gives_and_is_published(library: str, 
 
 
 def chat_span(number: int, model: str, outputs: Any) -> dict[str, Any]:
-    attributes = {"provider": "openai", **USAGE, "response_id": "chatcmpl-1", "model": f"{model}-2026"}
+    attributes = {
+        "provider": "openai",
+        "usage": FIELDS["chat"]["usage"],
+        "response_id": "chatcmpl-1",
+        "model": f"{model}-2026",
+    }
     span = {"kind": "llm", "parent_id": "s0", "status": "ok", "inputs": QUESTION, "name": "chat.completions"}
     return {**span, "span_id": f"s{number}", "outputs": outputs, "attributes": attributes}
 
@@ -320,7 +302,7 @@ def test_the_input_and_output_of_an_observed_function_are_its_own(
     assert answer("is it?") == "IS IT?"
     trace = the_trace(sdk)
     assert (trace["input"], trace["output"], trace["model"]) == ("is it?", "IS IT?", "answers-2026")
-    assert trace["messages"] == TRACE["messages"]
+    assert trace["messages"] == FIELDS["chat"]["messages"]
     assert trace["spans"] == [chat_span(1, "answers", ANSWER)]
     with tracejudge.trace(name="answer", input="tea?") as block:
         with pytest.raises(openai.BadRequestError):
