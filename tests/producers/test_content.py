@@ -342,26 +342,11 @@ def test_the_search_for_base64_is_linear() -> None:
 
 
 def test_tools_that_could_be_called_are_read_in_the_forms_of_all_providers() -> None:
-    schema = {"type": "object", "properties": {"number": {"type": "integer"}}}
-    named = {"name": "track", "description": "Finds a parcel."}
-    full = [Tool("track", "Finds a parcel.", schema)]
-    cases: list[tuple[object, list[Tool] | None]] = [
-        ([{**named, "parameters": schema}], full),
-        ([{"type": "function", "function": {**named, "parameters": schema}}], full),
-        ([{**named, "input_schema": schema}, {"name": "track"}], full),
-        ([{**named, "inputSchema": schema}], full),
-        ({"function_declarations": [{**named, "parameters": schema}]}, full),
-        ([{"toolSpec": {**named, "inputSchema": {"json": schema}}}], full),
-        ([{"tool": {"json_schema": json.dumps({"function": {**named, "parameters": schema}})}}], full),
-        (json.dumps([json.dumps({**named, "parameters": json.dumps(schema)})]), full),
-        (["track", {"name": "pay"}, 7, {"description": "?"}], [Tool("track"), Tool("pay")]),
-        ([[[[[[["track"]]]]]]], None),
-        ([{"name": f"t{number}"} for number in range(2_000)], [Tool(f"t{number}") for number in range(1_000)]),
-        ([], None),
-    ]
-    for value, tools in cases:
+    many = [{"name": f"t{number}"} for number in range(2_000)]
+    for value, tools in [*table("offered_tools"), (many, many[:1_000])]:
         notes = Notes()
-        assert convert_trace({"output": "o", "tools": value}, notes).get("tools") == tools, value
+        converted = convert_trace({"output": "o", "tools": value}, notes).get("tools")
+        assert converted == (None if tools is None else msgspec.convert(tools, list[Tool])), value
         assert [note.reason for note in notes.entries] == (["unreadable"] if tools is None and value else []), value
     expected = convert_trace({"output": "o", "expected_tool_calls": [("track", {"number": 7}), "pay"]}, Notes())
     assert expected["expected_tools"] == [ToolCall("track", {"number": 7}), ToolCall("pay")]

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from hypothesis import given
 from hypothesis import strategies as st
+from lookalikes import table
 from msgspec import structs
 from sdk_rig import SETTINGS
 
@@ -28,7 +29,7 @@ from tracejudge.delivery.buffer import (
 from tracejudge.delivery.encoding import MAX_ENTRY_BYTES, ItemEncoder
 from tracejudge.delivery.sender import encode_report
 from tracejudge.ids import place_of
-from tracejudge.model import Document, Message, ProducerReport, Span, ToolCall
+from tracejudge.model import Document, Message, ProducerReport
 from tracejudge.settings import Drop
 
 
@@ -343,29 +344,8 @@ def test_without_any_time_a_trace_ended_when_it_was_published() -> None:
         assert {name: value for name, value in record.items() if name.endswith("_at")} == stored, given_times
 
 
-SEARCHED = {"name": "kb_search", "arguments": {"q": "tea"}, "result": "Tea is hot."}
-MAILED = {"name": "send_mail", "result": "queued"}
-HOT = [{"text": "Tea is hot."}]
-TOOL_CONTEXTS: dict[str, tuple[dict[str, Any], list[Any] | None]] = {
-    "a call": ({"tool_calls": [MAILED, SEARCHED]}, HOT),
-    "a call as an object": ({"tool_calls": [ToolCall("kb_search", result="Tea.")]}, [{"text": "Tea."}]),
-    "documents": (
-        {"tool_calls": [{**SEARCHED, "result": [{"content": "A.", "id": 7}, "B."]}]},
-        [{"text": "A.", "id": "7"}, {"text": "B."}],
-    ),
-    "another object": ({"tool_calls": [{**SEARCHED, "result": {"count": 3}}]}, [{"text": '{"count":3}'}]),
-    "a span": ({"spans": [{"span_id": "a", "name": "execute_tool kb_search", "outputs": "Tea."}]}, [{"text": "Tea."}]),
-    "a call and its span": ({"tool_calls": [SEARCHED], "spans": [Span("a", "kb_search", outputs="Tea is hot.")]}, HOT),
-    "a context of its own": ({"context": ["Own."], "tool_calls": [SEARCHED]}, ["Own."]),
-    "an empty context": ({"context": [], "tool_calls": [SEARCHED]}, HOT),
-    "other tools": ({"tool_calls": [MAILED]}, None),
-    "no result": ({"tool_calls": [{**SEARCHED, "result": None}, {**SEARCHED, "result": "[]"}]}, None),
-    "items of other types": ({"tool_calls": ["kb_search", 7]}, None),
-}
-
-
 def test_results_of_named_tools_become_the_context() -> None:
     naming = ItemEncoder(structs.replace(ENCODING, context_tools=("kb_search",)))
-    for name, (body, context) in TOOL_CONTEXTS.items():
+    for name, body, context in table("tool_contexts"):
         assert encoded(body, naming).get("context") == context, name
         assert encoded(body).get("context") == body.get("context"), name

@@ -75,29 +75,15 @@ def test_only_the_arguments_of_a_wrapper_are_unwrapped() -> None:
 # --- tables of users -------------------------------------------------------------------------------------------------
 
 
-def step(name: str, kind: str, at: float, **attributes: Any) -> RawSpan:
-    values = {f"acme.{key.replace('__', '.')}": value for key, value in attributes.items()}
+def step(name: str, kind: str, at: float, attributes: dict[str, Any]) -> RawSpan:
+    values = {f"acme.{key}": value for key, value in attributes.items()}
     parent_id = None if name == "flow" else "flow"
     times = {"started_at": at, "ended_at": at + 1}
     attributes = {"acme.step": kind, **values}
     return RawSpan(trace_id="t", span_id=name, name=name, parent_id=parent_id, attributes=attributes, **times)
 
 
-SPANS = (
-    step("lookup", "lookup", 1, found__0__text="Open until six.", found__1__text="Closed on Sundays."),
-    step("call hours", "call", 2, args='{"day": 1}', reply='{"from": 9}', reply_type="application/json"),
-    step("llm", "COMPLETION", 3, question="Prompt", answer="Yes.", engine="m1", usage='{"in": "7", "out": 3}'),
-    step("flow", "flow", 0, request='{"question": "Is it open?"}', reply="Yes, until six.", meta='{"chat": 17}'),
-)
-EXPECTED = {
-    "input": "Is it open?",
-    "output": "Yes, until six.",
-    "model": "m1",
-    "session_id": "17",
-    "context": [{"text": "Open until six."}, {"text": "Closed on Sundays."}],
-    "tool_calls": [{"name": "hours", "arguments": {"day": 1}, "result": {"from": 9}}],
-    "usage": {"input_tokens": 7, "output_tokens": 3},
-}
+SPANS = tuple(step(*row) for row in cases("own_tables")["spans"])
 
 
 def test_spans_are_read_by_a_table_of_a_user(tmp_path: Path) -> None:
@@ -108,7 +94,8 @@ def test_spans_are_read_by_a_table_of_a_user(tmp_path: Path) -> None:
         for source in (ACME, file, str(file)):
             fields = join(SpanGroup(SPANS[-1], SPANS), dialects_with([source]))
             assert fields is not None
-            assert {key: msgspec.to_builtins(fields.get(key)) for key in EXPECTED} == EXPECTED, source
+            expected = cases("own_tables")["expected"]
+            assert {key: msgspec.to_builtins(fields.get(key)) for key in expected} == expected, source
             # Content is not repeated among the attributes of a span.
             assert {key for span in fields["spans"] for key in span.attributes} == {
                 *("acme.step", "acme.engine", "acme.usage", "acme.reply_type", "acme.meta")
@@ -132,11 +119,11 @@ def test_a_table_may_say_how_a_span_fails_and_what_its_events_hold() -> None:
         RawEvent("acme.said", {"message": '{"from": 9}'}),
         RawEvent("acme.told", {"parts": '[{"text": "9 to 18"}]'}),
     )
-    llm = step("llm", "completion", 1, level="ERROR", why='"out of money"')
+    llm = step("llm", "completion", 1, {"level": "ERROR", "why": '"out of money"'})
     reading = dialects.read(msgspec.structs.replace(llm, events=events))
     content = (reading.input.query, reading.output.text, reading.error)
     assert content == ("Is it open?", 'Yes.{"from": 9}', "out of money")
-    done = msgspec.structs.replace(step("hours", "call", 2, tool="hours", level="INFO"), events=events)
+    done = msgspec.structs.replace(step("hours", "call", 2, {"tool": "hours", "level": "INFO"}), events=events)
     assert dialects.read(done).tool == Call("hours", None, None, "9 to 18")
     assert dialects.read(done).error is None
 
