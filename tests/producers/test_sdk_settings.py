@@ -1,5 +1,6 @@
 """Arguments of `init`, variables and URLs: what holds, and what is refused with which fix."""
 
+import json
 import subprocess
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ from lookalikes import table
 import tracejudge
 from tracejudge import ConfigurationError
 from tracejudge.delivery.transport import make_pool
-from tracejudge.redis_url import ClusterUrl, RedisUrl, SentinelUrl, cluster_url, parse_redis_url, sentinel_url
+from tracejudge.redis_url import ClusterUrl, RedisUrl, cluster_url, parse_redis_url, sentinel_url
 from tracejudge.settings import BUILT_IN, Settings, load_settings
 
 NOTHING = dict.fromkeys(("service", "redis_url", "environment", "release", "prefix", "disabled"))
@@ -113,50 +114,19 @@ def test_a_wrong_argument_or_variable_is_refused_with_its_fix(monkeypatch: pytes
 
 
 def test_a_url_shows_itself_without_user_password_and_options() -> None:
-    for url, shown in (
-        ("redis://user:s3cret@host:6379/0", "redis://host:6379/0"),
-        ("rediss://:s3cret@[::1]:6380/2", "rediss://[::1]:6380/2"),
-        ("redis://:s3%2Fcret@host", "redis://host"),
-        ("redis://host/0?password=s3cret", "redis://host/0"),
-        ("redis://host/0?password=s3@cret", "(an address that cannot be read)"),
-        ("unix://user:s3cret@/run/redis.sock?password=s3cret", "unix:///run/redis.sock"),
-        (
-            "redis+sentinel://u:s3cret@h1:1,h2:2/m/0?sentinel_password=s3cret",
-            "redis+sentinel://h1:1,h2:2/m/0",
-        ),
-        ("rediss+cluster://u:s3cret@h1:1,[::1]:2?password=s3cret", "rediss+cluster://h1:1,[::1]:2"),
-    ):
+    for url, shown in table("urls")["shown"]:
         parsed = parse_redis_url(url)
         assert parsed.secret == url
         assert (str(parsed), repr(parsed)) == (shown, repr(shown))
         assert "s3" not in f"{load(service='shop', redis_url=url)!r} {sentinel_url(url)!r} {cluster_url(url)!r}"
 
 
-URLS: dict[str, SentinelUrl | ClusterUrl | None] = {
-    "redis://host/0": None,
-    "unix:///run/redis+cluster.sock": None,
-    "redis+cluster://h1": ClusterUrl((("h1", 6379),), "redis:///"),
-    "redis+cluster://u:p%40w@h1:1,[::1]:2,[fe80::1]/0": ClusterUrl(
-        (("h1", 1), ("::1", 2), ("fe80::1", 6379)), "redis://u:p%40w@/"
-    ),
-    "rediss+cluster://:pw@h1:1,h2:2/?ssl_ca_certs=/a%20b&socket_timeout=7": ClusterUrl(
-        (("h1", 1), ("h2", 2)), "rediss://:pw@/?ssl_ca_certs=/a%20b&socket_timeout=7"
-    ),
-    "redis+sentinel://h1:1,h2:2/mymaster": SentinelUrl((("h1", 1), ("h2", 2)), "mymaster", "redis:///", ()),
-    "redis+sentinel://h1,[::1]:3/my%20master/4": SentinelUrl(
-        (("h1", 26379), ("::1", 3)), "my master", "redis:///4", ()
-    ),
-    "rediss+sentinel://u:p%40w@h/m/0?ssl_ca_certs=/a%20b&sentinel_username=s&sentinel_password=t%26": SentinelUrl(
-        (("h", 26379),), "m", "rediss://u:p%40w@/0?ssl_ca_certs=%2Fa+b", (("username", "s"), ("password", "t&"))
-    ),
-}
-
-
 def test_a_url_of_several_servers_names_them_and_what_all_of_them_need() -> None:
-    for text, expected in URLS.items():
+    for text, expected in table("urls")["several"]:
         url = parse_redis_url(text)
-        assert (sentinel_url(url.secret) or cluster_url(url.secret)) == expected, text
-        assert url.is_cluster == isinstance(expected, ClusterUrl), text
+        read = sentinel_url(url.secret) or cluster_url(url.secret)
+        assert (read and [type(read).__name__, *json.loads(json.dumps(read))]) == expected, text
+        assert url.is_cluster == (type(read) is ClusterUrl), text
 
 
 def test_a_url_of_several_servers_imports_no_driver_at_init() -> None:
@@ -175,15 +145,7 @@ def test_names_of_hosts_sentinels_and_nodes_are_checked_whatever_the_driver_s_de
     def pool(url: str) -> Any:
         return make_pool(url, reply_timeout_s=60, connect_timeout_s=60)
 
-    for url, checked in (
-        ("rediss://host", True),
-        ("rediss://host?ssl_cert_reqs=required", True),
-        ("rediss://host?ssl_cert_reqs=none", False),
-        ("rediss://host?ssl_check_hostname=false", False),
-        ("rediss://host?ssl_check_hostname=true&ssl_cert_reqs=optional", True),
-        ("redis://host", None),
-        ("unix:///run/redis.sock", None),
-    ):
+    for url, checked in table("urls")["checked"]:
         pools = [pool(url)]
         if not url.startswith("unix"):
             behind = pool(url.replace("://host", "+sentinel://h1:1,h2:2/m"))
