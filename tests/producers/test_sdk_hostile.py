@@ -254,10 +254,9 @@ def hostile(error: BaseException) -> Iterator[Any]:
         yield type("Hostile", (base,), asked)(*arguments)
     yield type("Lazy", (), {**methods, "__class__": property(fail), "__getattribute__": fail})()
     metaclass = type("Metaclass", (type,), {"__name__": property(fail), "__module__": property(fail)})
-    yield metaclass("Nameless", (), {})()
-    yield metaclass("NamelessError", (Exception,), {"__str__": fail})()
-    yield ["a", type("Within", (), methods)()]
-    yield {"a": type("Within", (), methods)()}
+    yield from (metaclass("Nameless", (), {})(), metaclass("NamelessError", (Exception,), {"__str__": fail})())
+    within = type("Within", (), methods)
+    yield from (["a", within()], {"a": within()})
 
 
 # --- what is called with them ----------------------------------------------------------------------------------------

@@ -69,16 +69,6 @@ def test_before_init_every_call_is_a_no_op_and_the_first_says_so_once(
     assert caplog.messages == [], "nor does it say anything when disabled"
 
 
-def test_init_again_with_other_values_says_which(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    arguments = {"prefix": "same", "exit_timeout_s": 0.5}
-    start(**arguments)
-    start(**arguments)
-    assert caplog.messages == []
-    start(**{**arguments, "environment": "prod", "max_items": 5})
-    names = "environment, max_items"
-    assert caplog.messages == [f"tracejudge.init was called again with other values of {names}; the new values hold"]
-
-
 def test_init_alone_starts_nothing_and_a_wrong_one_leaves_the_former_in_force(sdk: StartedSdk) -> None:
     with pytest.raises(tracejudge.ConfigurationError):
         tracejudge.init(service="")
@@ -89,7 +79,9 @@ def test_init_alone_starts_nothing_and_a_wrong_one_leaves_the_former_in_force(sd
     assert sdk.entries() == []
 
 
-def test_init_again_delivers_what_was_published_before(start: Start) -> None:
+def test_init_again_delivers_what_was_published_before_and_says_which_values_are_others(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     former = start(service="former", exit_timeout_s=60)
     with pytest.raises(tracejudge.ConfigurationError):
         tracejudge.init(service="")
@@ -103,6 +95,14 @@ def test_init_again_delivers_what_was_published_before(start: Start) -> None:
     assert [trace["service"] for trace in former.traces()] == ["former"]
     assert [trace["service"] for trace in later.traces()] == ["later"]
     assert former.client.producer != later.client.producer
+    arguments = {"prefix": "same", "exit_timeout_s": 0.5}
+    start(**arguments)
+    caplog.clear()
+    start(**arguments)
+    assert caplog.messages == []
+    start(**{**arguments, "environment": "prod", "max_items": 5})
+    names = "environment, max_items"
+    assert caplog.messages == [f"tracejudge.init was called again with other values of {names}; the new values hold"]
 
 
 def test_shutdown_delivers_reports_and_ends_the_thread_and_later_publications_are_drops(sdk: StartedSdk) -> None:

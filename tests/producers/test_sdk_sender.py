@@ -171,28 +171,22 @@ def test_failures_space_the_attempts_out_and_a_flush_makes_the_delays_short_agai
 
 
 @pytest.mark.swallows
-def test_an_unexpected_error_is_logged_keeps_the_batch_and_the_sender_goes_on_to_its_end(
+def test_an_unexpected_error_leaves_a_step_and_keeps_the_batch_and_a_run_logs_it_and_goes_on(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.stream.failures = [RuntimeError("not expected")]
-    bench.stream.during = lambda: bench.sender.end() if len(bench.stream.attempts) == 2 else None
-    bench.put("a")
-    bench.sender.run()
-    assert "Publishing to Redis at redis://host:6379/0 failed (RuntimeError); 1 waiting" in caplog.messages
-    assert (bench.numbers(), bench.buffer.settled) == ([1, 1], 1)
-    assert not bench.stream.connected, "at its end it closes the connection"
-
-
-def test_an_unexpected_error_leaves_a_step_and_an_end_closes_the_connection(bench: Bench) -> None:
     bench.stream.failures = [RuntimeError("not expected")]
     bench.put("a")
     with pytest.raises(RuntimeError):
         bench.steps()
     bench.steps()
     assert (bench.numbers(), bench.buffer.settled, bench.stream.connected) == ([1, 1], 1, True)
-    bench.sender.end()
+    bench.stream.failures = [RuntimeError("not expected")]
+    bench.stream.during = lambda: bench.sender.end() if len(bench.stream.attempts) == 4 else None
+    bench.put("b")
     bench.sender.run()
-    assert not bench.stream.connected
+    assert "Publishing to Redis at redis://host:6379/0 failed (RuntimeError); 1 waiting" in caplog.messages
+    assert (bench.numbers(), bench.buffer.settled) == ([1, 1, 2, 2], 2)
+    assert not bench.stream.connected, "at its end it closes the connection"
 
 
 def test_after_a_batch_that_was_not_full_it_lingers(bench: Bench) -> None:
@@ -322,13 +316,12 @@ def test_a_flush_is_reported_by_the_batch_that_completes_it(bench: Bench) -> Non
     bench.steps()
     assert not bench.flushes.pending
     assert [report["accepted"] for report in bench.reports()] == [502]
-
-
-def test_the_report_of_a_flush_stands_behind_all_it_waited_for(bench: Bench) -> None:
+    # One that was due stands before: the report of a flush stands behind all it waited for.
+    bench = Bench()
     bench.put_many(500)
     bench.now_s = 11.0
     bench.steps()
-    assert len(bench.reports()) == 1, "it was due"
+    assert len(bench.reports()) == 1
     bench.put("later", "latest")
     bench.flushes.request(502)
     bench.steps()
