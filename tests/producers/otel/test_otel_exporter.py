@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lookalikes import table
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExportResult
@@ -261,28 +262,14 @@ def test_spans_that_no_dialect_reads_are_counted_and_told_once(
     exporters: Exporters, sdk: StartedSdk, caplog: pytest.LogCaptureFixture
 ) -> None:
     exporter = exporters(late_span_wait_s=0)
-    secret = "Where is my parcel?"  # noqa: S105 - a text
     with caplog.at_level(logging.INFO, "tracejudge"):
         for _ in range(3):
-            for scope, attributes in (
-                ("acme", {"acme.prompt": secret, "http.route": secret, secret: secret}),
-                ("web", {"http.route": secret}),
-                ("cart", {"cart.total": 3}),
-                ("genai", {"gen_ai.operation.name": "chat"}),
-                ("adk", {"gen_ai.operation.name": "generate_content", "gcp.vertex.agent.event_id": "e1"}),
-            ):
+            for scope, attributes in table("exporter")["unread spans"]:
                 tracer_of(exporter, scope).start_span("call", attributes=attributes).end()
             exporter.force_flush()
     assert losses(exporter) == {"no_model_call": 9}
-    advice = "add a table, see `A dialect of your own` in docs/opentelemetry.md"
-    setting = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY"
-    older = ", or of older spans ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS=true"
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", f"OpenTelemetry spans of 'acme' are no traces: no dialect reads acme.prompt; {advice}"),
-        ("INFO", "OpenTelemetry spans of 'cart' are no traces: no dialect reads cart.total"),
-        ("WARNING", f"OpenTelemetry spans of 'genai' have no answer: they hold no content; set {setting}"),
-        ("WARNING", f"OpenTelemetry spans of 'adk' have no answer: they hold no content; set {setting}{older}"),
-    ]
+    messages = [[record.levelname, record.getMessage()] for record in caplog.records]
+    assert messages == table("exporter")["messages"]
     assert len(sdk.traces()) == 6
 
 
@@ -306,33 +293,14 @@ def test_the_hook_is_found_under_its_name(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_hook_publishes_content_with_the_ids_and_facts_of_the_span(sdk: StartedSdk) -> None:
-    facts = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": "openai",
-        "gen_ai.response.model": "small",
-        "gen_ai.response.id": "r1",
-        "gen_ai.usage.input_tokens": 7,
-        "gen_ai.usage.output_tokens": 3,
-    }
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("shop")
-    span = tracer.start_span("chat small", attributes=facts)
+    span = tracer.start_span("chat small", attributes=table("exporter")["facts"])
     ids = span.get_span_context()
     (trace,) = completed(sdk, span=span, system_instruction=[genai.TextPart("Be kind.")])
     assert len(trace.pop("id")) == 16
     assert trace.pop("started_at") <= trace.pop("ended_at")
-    assert trace == {
-        "trace_id": f"{ids.trace_id:032x}",
-        "span_id": f"{ids.span_id:016x}",
-        "service": "shop",
-        "name": "chat small",
-        "input": "Is it open?",
-        "output": "Yes, until six.",
-        "messages": [{"role": "system", "content": "Be kind."}],
-        "provider": "openai",
-        "model": "small",
-        "response_id": "r1",
-        "usage": {"input_tokens": 7, "output_tokens": 3},
-    }
+    own = {"trace_id": f"{ids.trace_id:032x}", "span_id": f"{ids.span_id:016x}"}
+    assert trace == {**own, **table("exporter")["trace of facts"]}
     span = NonRecordingSpan(SpanContext(0xA1, 0xB2, is_remote=False, trace_flags=TraceFlags(0)))
     (trace,) = completed(sdk, span=span)
     assert (trace["trace_id"], trace["span_id"]) == (f"{0xA1:032x}", f"{0xB2:016x}"), "not sampled"
