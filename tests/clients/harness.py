@@ -1,8 +1,6 @@
 """Common part of the clients: every scenario under its own name at the recorder, exported as OTLP over HTTP.
 
-    python with_NAME.py ROOT_URL
-
-A client sets up its instrumentation on `provider` and calls `run` with its scenarios.
+A client sets up its instrumentation on `provider` and calls `run` with its scenarios; see `client.py`.
 """
 
 import asyncio

@@ -3,8 +3,8 @@
     python -m clients.recording NAME …          # from tests/: record anew
 
 The environment is a virtual environment below the folder that TRACEJUDGE_CLIENT_ENVS names, outside the checkout,
-with the packages of `requirements.json`, or a folder with those of Node.js. A client is the program `with_NAME`, or a
-row of `instrumentors.json`. A recording is one file for each scenario: the request bodies as sent, compressed.
+with the packages of `requirements.json`, or a folder with those of Node.js. `client.py` runs a client, `with_NAME.mjs`
+one of Node.js. A recording is one file for each scenario: the request bodies as sent, compressed.
 """
 
 import gzip
@@ -17,7 +17,7 @@ import tempfile
 import venv
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from support.model_server import ModelServer
 
@@ -30,7 +30,6 @@ _NODE_EXPORT: Final = (
     *("@opentelemetry/sdk-trace-node@2", "@opentelemetry/exporter-trace-otlp-proto@0"),
 )
 REQUIREMENTS: Final[dict[str, list[str]]] = json.loads((HERE / "requirements.json").read_text())
-INSTRUMENTORS: Final[dict[str, dict[str, Any]]] = json.loads((HERE / "instrumentors.json").read_text())
 
 
 def environment_folder(name: str) -> Path:
@@ -75,10 +74,7 @@ def run_client(name: str, server: ModelServer) -> None:
             # Two programs of the same packages share an environment.
             packages = REQUIREMENTS[name]
             shared = next(other for other, needed in REQUIREMENTS.items() if needed == packages)
-            program = ["with_instrumentor.py", server.root_url, name]
-            if name not in INSTRUMENTORS:
-                program = [f"with_{name}.py", server.root_url]
-            command = [environment(shared, (*packages, *_EXPORT)), *program]
+            command = [environment(shared, (*packages, *_EXPORT)), "client.py", server.root_url, name]
         done = subprocess.run(
             command, env=variables, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd=copied
         )
