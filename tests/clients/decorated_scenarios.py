@@ -48,13 +48,9 @@ def scenarios(
         answer = ask(question, response_format=openai_scenarios.STAY_FORMAT).choices[0].message.content
         return dict(json.loads(answer))
 
-    def stream(question: str) -> None:
-        for _ in ask(question, stream=True, stream_options={"include_usage": True}):
-            pass
-
     works: dict[str, list[tuple[Any, ...]]] = {
         "single": [(answer, harness.QUESTION)],
-        "stream": [(stream, harness.QUESTION)],
+        "stream": [(partial(ask, stream=True), harness.QUESTION)],
         "two_turns": [(answer, harness.QUESTION), (answer, harness.QUESTION, harness.TURNS)],
         "tool": [(support, harness.TOOL_QUESTION)],
         "retrieval": [(answer_from_documents, harness.RETRIEVAL_QUESTION)],

@@ -1,6 +1,5 @@
 """The scenarios of Google's client, whatever the instrumentation; each in the span of a request."""
 
-from collections.abc import Callable
 from typing import Any
 
 import harness
@@ -11,17 +10,13 @@ from stay import Stay
 client = genai.Client(api_key="none", http_options=types.HttpOptions(base_url=harness.ROOT_URL))
 
 
-def ask(contents: Any, **options: Any) -> Any:
+def ask(contents: Any, *, stream: bool = False, **options: Any) -> None:
     """Send a question or a conversation within a request."""
     config = types.GenerateContentConfig(system_instruction=harness.SYSTEM, **options)
+    send = client.models.generate_content_stream if stream else client.models.generate_content
     with harness.request():
-        return client.models.generate_content(model=harness.MODEL, contents=contents, config=config)
-
-
-def stream() -> None:
-    config = types.GenerateContentConfig(system_instruction=harness.SYSTEM)
-    with harness.request():
-        for _ in client.models.generate_content_stream(model=harness.MODEL, contents=harness.QUESTION, config=config):
+        done: Any = send(model=harness.MODEL, contents=contents, config=config)
+        for _ in done if stream else ():
             pass
 
 
@@ -36,13 +31,6 @@ def image() -> None:
     ask([types.Content(role="user", parts=[types.Part(text=harness.QUESTION), picture])])
 
 
-SCENARIOS: dict[str, Callable[[], object]] = {
-    "single": lambda: ask(harness.QUESTION),
-    "stream": stream,
-    "two_turns": two_turns,
-    "tool": lambda: ask(harness.TOOL_QUESTION, tools=[harness.track]),
-    "typed": lambda: ask(harness.TYPED_QUESTION, response_mime_type="application/json", response_schema=Stay),
-    "image": image,
-    "stuffed": lambda: ask(harness.stuffed(harness.RETRIEVAL_QUESTION)),
-    "error": lambda: ask(harness.ERROR_QUESTION),
-}
+typed = {"response_mime_type": "application/json", "response_schema": Stay}
+tools = {"tools": [harness.track]}
+SCENARIOS = harness.asked(ask, two_turns=two_turns, tool=tools, typed=typed, image=image, stuffed={})

@@ -1,5 +1,7 @@
 """The scenarios of LangChain and LangGraph, whatever the instrumentation."""
 
+from typing import Any
+
 import harness
 from langchain.agents import create_agent
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
@@ -14,7 +16,9 @@ from stay import Stay
 
 model = ChatOpenAI(model=harness.MODEL, max_retries=0)
 streaming = ChatOpenAI(model=harness.MODEL, max_retries=0, stream_usage=True)
-config = {"metadata": {"user_id": harness.USER, "session_id": harness.SESSION}}
+config: Any = {"metadata": {"user_id": harness.USER, "session_id": harness.SESSION}}
+BRIEF = ("system", harness.SYSTEM)
+ASKED = ("human", harness.QUESTION)
 
 
 class Handbook(BaseRetriever):
@@ -27,54 +31,42 @@ class Handbook(BaseRetriever):
         ]
 
 
+def ask(question: str, **options: Any) -> None:
+    """Ask an agent of these options."""
+    agent = create_agent(model, system_prompt=harness.SYSTEM, **options)
+    agent.invoke({"messages": [("human", question)]}, config)
+
+
 def single() -> None:
-    prompt = ChatPromptTemplate.from_messages([("system", harness.SYSTEM), ("human", "{question}")])
+    prompt = ChatPromptTemplate.from_messages([BRIEF, ("human", "{question}")])
     (prompt | model | StrOutputParser()).invoke({"question": harness.QUESTION}, config)
 
 
 def stream() -> None:
-    for _ in streaming.stream([("system", harness.SYSTEM), ("human", harness.QUESTION)], config):
+    for _ in streaming.stream([BRIEF, ASKED], config):
         pass
 
 
 def two_turns() -> None:
     agent = create_agent(model, system_prompt=harness.SYSTEM, checkpointer=InMemorySaver())
-    thread = {"configurable": {"thread_id": harness.SESSION}, "metadata": {"user_id": harness.USER}}
+    thread: Any = {"configurable": {"thread_id": harness.SESSION}, "metadata": {"user_id": harness.USER}}
     for _ in range(2):
-        agent.invoke({"messages": [("human", harness.QUESTION)]}, thread)
-
-
-def tool() -> None:
-    create_agent(model, tools=[harness.track], system_prompt=harness.SYSTEM).invoke(
-        {"messages": [("human", harness.TOOL_QUESTION)]}, config
-    )
+        agent.invoke({"messages": [ASKED]}, thread)
 
 
 def retrieval() -> None:
-    prompt = ChatPromptTemplate.from_messages(
-        [("system", harness.SYSTEM), ("human", "Documents:\n{context}\n\nQuestion: {question}")]
-    )
+    prompt = ChatPromptTemplate.from_messages([BRIEF, ("human", "Documents:\n{context}\n\nQuestion: {question}")])
     chain = {"context": Handbook(), "question": RunnablePassthrough()} | prompt | model | StrOutputParser()
     chain.invoke(harness.RETRIEVAL_QUESTION, config)
 
 
-def typed() -> None:
-    agent = create_agent(model, system_prompt=harness.SYSTEM, response_format=Stay)
-    agent.invoke({"messages": [("human", harness.TYPED_QUESTION)]}, config)
-
-
 def history() -> None:
-    conversation = [
-        ("system", harness.SYSTEM),
-        ("human", harness.QUESTION),
-        ("ai", harness.ANSWER),
-        ("human", harness.QUESTION),
-    ]
-    model.invoke(conversation, config)
+    model.invoke([BRIEF, ASKED, ("ai", harness.ANSWER), ASKED], config)
 
 
-def error() -> None:
-    create_agent(model, system_prompt=harness.SYSTEM).invoke({"messages": [("human", harness.ERROR_QUESTION)]}, config)
-
-
-SCENARIOS = {one.__name__: one for one in (single, stream, two_turns, tool, retrieval, typed, history, error)}
+agents: dict[str, Any] = {
+    "tool": {"tools": [harness.track]},
+    "retrieval": retrieval,
+    "typed": {"response_format": Stay},
+}
+SCENARIOS = harness.asked(ask, single=single, stream=stream, two_turns=two_turns, **agents, history=history)

@@ -10,42 +10,23 @@ from stay import Stay
 
 client = OpenAI(max_retries=0)
 BRIEF: dict[str, Any] = {"role": "system", "content": harness.SYSTEM}
-PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
-TOOLS: list[Any] = [{"type": "function", "function": {"name": "track", "parameters": PARAMETERS}}]
-
-
+TOOLS = harness.TOOLS
 STAY_FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "stay", "schema": Stay.model_json_schema()}}
 
 
 def ask(question: object, *before: Any, **options: Any) -> Any:
-    """Send a conversation that ends with a question."""
+    """Send a conversation that ends with a question; a stream is read to its end."""
     messages = [BRIEF, *before, {"role": "user", "content": question}]
-    return client.chat.completions.create(model=harness.MODEL, messages=messages, user=harness.USER, **options)
-
-
-def single() -> None:
-    with harness.request():
-        ask(harness.QUESTION)
-
-
-def stream() -> None:
-    with harness.request():
-        for _ in ask(harness.QUESTION, stream=True, stream_options={"include_usage": True}):
-            pass
-
-
-def two_turns() -> None:
-    with harness.request():
-        ask(harness.QUESTION)
-    with harness.request():
-        ask(harness.QUESTION, *harness.TURNS)
+    options |= {"stream_options": {"include_usage": True}} if options.get("stream") else {}
+    done: Any = client.chat.completions.create(model=harness.MODEL, messages=messages, user=harness.USER, **options)
+    return [*done] if options.get("stream") else done
 
 
 def use_tool(question: str, track: Callable[..., str] = harness.track) -> str:
     """Answer a question by the tool that the model asks for."""
     message = ask(question, tools=TOOLS).choices[0].message
     call = message.tool_calls[0]
-    messages = [
+    messages: Any = [
         BRIEF,
         {"role": "user", "content": question},
         message.model_dump(exclude_none=True),
@@ -55,12 +36,17 @@ def use_tool(question: str, track: Callable[..., str] = harness.track) -> str:
     return str(done.choices[0].message.content)
 
 
+def requested(question: object, *before: Any, **options: Any) -> None:
+    with harness.request():
+        ask(question, *before, **options)
+
+
 def tool() -> None:
     with harness.request():
         use_tool(harness.TOOL_QUESTION)
 
 
-def stuffed_prompt() -> None:
+def stuffed() -> None:
     """Index one document, search by embedding, answer from the documents in the prompt: no span has them alone."""
     with harness.request("index"):
         client.embeddings.create(model=harness.MODEL, input=["Parcels leave on Mondays."])
@@ -69,15 +55,9 @@ def stuffed_prompt() -> None:
         ask(harness.stuffed(harness.RETRIEVAL_QUESTION))
 
 
-def typed() -> None:
-    with harness.request():
-        ask(harness.TYPED_QUESTION, response_format=STAY_FORMAT)
-
-
 def image() -> None:
-    with harness.request():
-        url = "https://shop.example/parcel.png"
-        ask([{"type": "text", "text": harness.QUESTION}, {"type": "image_url", "image_url": {"url": url}}])
+    picture = {"type": "image_url", "image_url": {"url": harness.IMAGE_URL}}
+    requested([{"type": "text", "text": harness.QUESTION}, picture])
 
 
 def responses() -> None:
@@ -85,12 +65,6 @@ def responses() -> None:
         client.responses.create(model=harness.MODEL, instructions=harness.SYSTEM, input=harness.QUESTION)
 
 
-def error() -> None:
-    with harness.request():
-        ask(harness.ERROR_QUESTION)
-
-
-SCENARIOS: dict[str, Callable[[], None]] = {
-    **{one.__name__: one for one in (single, stream, two_turns, tool, typed, image, responses, error)},
-    "stuffed": stuffed_prompt,
-}
+typed = {"response_format": STAY_FORMAT}
+others = harness.asked(requested, turns=True, tool=tool, typed=typed, image=image, responses=responses)
+SCENARIOS = {**others, "stuffed": stuffed}

@@ -1,20 +1,18 @@
-"""Fixtures of the SDK's tests: a real Redis, a started SDK, and a check of its internal errors."""
+"""Fixtures of the SDK's tests: a started SDK, and a check of its internal errors."""
 
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from sdk_programs import Host
-from sdk_servers import RedisServer, required_redis
-from sdk_started import StartedSdk
+from sdk_rig import Host, StartedSdk, patient
 
 import tracejudge
 from tracejudge import api
 from tracejudge import log as sdk_log
+from worker.base.embedded import EmbeddedRedis
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +20,8 @@ def _fails_on_internal_errors(request: pytest.FixtureRequest, monkeypatch: pytes
     """Stop the SDK after each test, and raise its internal errors unless the test expects them."""
     errors: list[Exception] = []
     api._Current.client = None  # which a test of another folder may have left, ended
+    for name in [name for name in os.environ if name.startswith("TRACEJUDGE_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setattr(sdk_log, "observer", errors.append)
     yield
     client = api._Current.client
@@ -35,31 +35,14 @@ def _fails_on_internal_errors(request: pytest.FixtureRequest, monkeypatch: pytes
         raise ExceptionGroup("internal errors of the SDK", errors)
 
 
-@pytest.fixture(autouse=True)
-def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("TRACEJUDGE_")]:
-        monkeypatch.delenv(name)
-
-
-@pytest.fixture(scope="session")
-def sdk_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    binary = required_redis()
-    if binary is None:
-        pytest.skip("no redis-server")
-    server = RedisServer(binary, tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture
-def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., StartedSdk]]:
+def start(request: pytest.FixtureRequest, prefix: str) -> Iterator[Callable[..., StartedSdk]]:
     """Start the SDK on the session's Redis under a prefix of its own, or on another `server`."""
     readers: list[redis.Redis] = []
 
-    def started(*, server: RedisServer | None = None, **arguments: Any) -> StartedSdk:
-        server = server or request.getfixturevalue("sdk_redis")
-        fields = {"service": "shop", "redis_url": server.patient_url, "prefix": f"t{secrets.token_hex(4)}"}
+    def started(*, server: EmbeddedRedis | None = None, **arguments: Any) -> StartedSdk:
+        server = server or request.getfixturevalue("redis_server")
+        fields = {"service": "shop", "redis_url": patient(server.url), "prefix": f"{prefix}-{len(readers)}"}
         tracejudge.init(**{**fields, **arguments})
         client = api._Current.client
         assert client is not None
@@ -77,5 +60,13 @@ def sdk(start: Callable[..., StartedSdk]) -> StartedSdk:
 
 
 @pytest.fixture
-def host(sdk_redis: RedisServer, tmp_path: Path) -> Host:
-    return Host(tmp_path, sdk_redis, f"t{secrets.token_hex(4)}")
+def host(redis_url: str, tmp_path: Path, prefix: str) -> Host:
+    return Host(tmp_path, patient(redis_url), prefix)
+
+
+@pytest.fixture
+def own_redis() -> Iterator[EmbeddedRedis]:
+    """A Redis of this test that keeps what it confirmed; killed until `restart`."""
+    with EmbeddedRedis(appendonly=True) as server:
+        server.kill()
+        yield server

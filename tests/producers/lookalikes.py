@@ -1,36 +1,38 @@
-"""Objects with the attributes of those that services pass to `publish`, without the libraries that define them.
+"""Tables of cases in `data/*.json`, and the objects in them that JSON lacks.
 
-Each class has the attributes and methods of the real one that the SDK may read; the comment names the real class.
+`{"$Class": arguments}` is such an object. Objects of libraries have the attributes and methods that the SDK may read of
+the real ones, without the libraries; a comment names the real class.
 """
 
 import dataclasses
+import datetime as dt
 import enum
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+import json
+from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+from uuid import UUID
 
 import msgspec
 
+from tracejudge.model import Document, Feedback, Message, Span, ToolCall, Trace, Usage
 
-class Model:
-    """A pydantic model: fields as attributes, `model_dump` returns them."""
+
+class Plain:
+    """An object of a class of the service, without any JSON form."""
 
     def __init__(self, **fields: Any) -> None:
         self.__dict__.update(fields)
+
+
+class Model(Plain):
+    """A pydantic model: fields as attributes, `model_dump` returns them."""
 
     def model_dump(self) -> dict[str, Any]:
         return {name: _dumped(value) for name, value in self.__dict__.items()}
-
-
-class ModelV1:
-    """A model of pydantic 1: `dict` returns the fields."""
-
-    __fields__ = ()
-
-    def __init__(self, **fields: Any) -> None:
-        self.__dict__.update(fields)
-
-    def dict(self) -> dict[str, Any]:
-        return dict(self.__dict__)
 
 
 def _dumped(value: Any) -> Any:
@@ -39,11 +41,13 @@ def _dumped(value: Any) -> Any:
     return [_dumped(item) for item in value] if isinstance(value, list) else value
 
 
-class Plain:
-    """An object of a class of the service, without any JSON form."""
+class ModelV1(Plain):
+    """A model of pydantic 1: `dict` returns the fields."""
 
-    def __init__(self, **fields: Any) -> None:
-        self.__dict__.update(fields)
+    __fields__ = ()
+
+    def dict(self) -> dict[str, Any]:
+        return dict(self.__dict__)
 
 
 class Named:
@@ -54,34 +58,15 @@ class Named:
 
 
 @dataclasses.dataclass
-class Parcel:
-    number: int
-    place: str
-
-
-@dataclasses.dataclass
 class Keyed:
     name: str
     key: str = dataclasses.field(repr=False, default="SECRET")
 
 
-class Order(msgspec.Struct):
-    number: int
-    place: str
-
-
-class Colour(enum.Enum):
-    RED = "red"
-
-
-class Hit(NamedTuple):
-    text: str
-    score: float
-
-
-class Ranked(NamedTuple):
-    hit: Any
-    weight: float
+Order = msgspec.defstruct("Order", ["number", "place"])
+Colour = enum.Enum("Colour", {"RED": "red"})
+Hit = namedtuple("Hit", "text score")  # noqa: PYI024 - as services make them
+Ranked = namedtuple("Ranked", "hit weight")  # noqa: PYI024
 
 
 class Slotted:
@@ -126,25 +111,14 @@ class DataFrame:
         return self._rows if orient == "records" else {"unused": {}}
 
 
-# --- documents -------------------------------------------------------------------------------------------------------
-
-
-def langchain(text: str, **metadata: Any) -> Model:  # langchain_core.documents.Document
-    return Model(id=metadata.pop("id", None), metadata=metadata, page_content=text, type="Document")
-
-
-class _TextNode(Model):  # llama_index.core.schema.TextNode
+class TextNode(Model):  # llama_index.core.schema.TextNode
     def get_content(self, metadata_mode: object = None) -> str:  # noqa: ARG002 - as there
         return str(self.text)
 
 
-class _NodeWithScore(Model):  # llama_index.core.schema.NodeWithScore
+class NodeWithScore(Model):  # llama_index.core.schema.NodeWithScore
     def get_content(self, metadata_mode: object = None) -> str:  # noqa: ARG002 - as there
         return str(self.node.text)
-
-
-def llama_index(text: str, node_id: str, score: float | None, **metadata: Any) -> Any:
-    return _NodeWithScore(node=_TextNode(id_=node_id, text=text, metadata=metadata), score=score)
 
 
 @dataclasses.dataclass
@@ -155,10 +129,6 @@ class LlamaResponse:  # llama_index.core.base.response.schema.Response
 
     def __str__(self) -> str:
         return self.response or "None"
-
-
-def qdrant(text: str, point_id: int | str, score: float, **payload: Any) -> Model:  # qdrant_client ScoredPoint
-    return Model(id=point_id, version=3, score=score, payload={"text": text, **payload}, vector=None)
 
 
 class PineconeVector:  # pinecone ScoredVector
@@ -174,122 +144,85 @@ class PineconeVector:  # pinecone ScoredVector
         return dict(self._data_store)
 
 
-@dataclasses.dataclass
-class WeaviateObject:  # weaviate.collections.classes.internal.Object
-    uuid: Any
-    metadata: Any
-    properties: dict[str, Any]
-    references: Any = None
-    vector: dict[str, Any] = dataclasses.field(default_factory=dict)
-    collection: str = "Docs"
+def _record(name: str, **defaults: Any) -> type:
+    """Make a dataclass whose fields have these defaults."""
+    fields = [
+        (field, Any, dataclasses.field(default_factory=lambda value=value: value)) for field, value in defaults.items()
+    ]
+    return dataclasses.make_dataclass(name, fields)
 
 
-@dataclasses.dataclass
-class WeaviateReturn:  # weaviate QueryReturn
-    objects: list[Any]
-
-
-@dataclasses.dataclass
-class WeaviateMetadata:  # weaviate MetadataReturn
-    distance: float | None = None
-    certainty: float | None = None
-    score: float | None = None
-
-
-@dataclasses.dataclass
-class HaystackDocument:  # haystack.Document
-    id: str
-    content: str | None
-    meta: dict[str, Any] = dataclasses.field(default_factory=dict)
-    score: float | None = None
-    blob: Any = None
-    embedding: Any = None
-
-
-CHROMA_QUERY: dict[str, Any] = {
-    "ids": [["a", "b"]],
-    "embeddings": None,
-    "documents": [["Tea is hot.", "Ice is cold."]],
-    "uris": None,
-    "included": ["metadatas", "documents", "distances"],
-    "data": None,
-    "metadatas": [[{"source": "tea.md"}, None]],
-    "distances": [[0.25, 0.5]],
-}
-CHROMA_GET: dict[str, Any] = {
-    "ids": ["a", "b"],
-    "embeddings": None,
-    "documents": ["Tea is hot.", None],
-    "uris": None,
-    "included": ["metadatas", "documents"],
-    "data": None,
-    "metadatas": [{"source": "tea.md"}, {"source": "ice.md"}],
+# Of the service, of weaviate.collections.classes.internal, and of haystack.dataclasses.
+_RECORDS = {
+    "Parcel": {"number": 0, "place": ""},
+    "WeaviateObject": {"uuid": None, "metadata": None, "properties": {}, "references": None, "vector": {}},
+    "WeaviateReturn": {"objects": []},
+    "WeaviateMetadata": {"distance": None, "certainty": None, "score": None},
+    "HaystackDocument": {"id": "", "content": None, "meta": {}, "score": None, "blob": None, "embedding": None},
+    "HaystackText": {"text": ""},
+    "HaystackMessage": {"_role": "", "_content": [], "_name": None, "_meta": {}},
 }
 
-# --- answers and messages --------------------------------------------------------------------------------------------
+
+def _coroutine() -> Any:
+    async def never() -> None: ...
+
+    coroutine = never()
+    coroutine.close()
+    return coroutine
 
 
-def openai_message(text: str | None, calls: list[Any] | None = None) -> Model:  # openai ChatCompletionMessage
-    return Model(
-        content=text, refusal=None, role="assistant", annotations=None, audio=None, function_call=None, tool_calls=calls
-    )
+_BY_FIELDS = (Plain, Model, ModelV1, Named, Keyed, Order, Hit, Ranked, Slotted, TextNode, NodeWithScore)
+_MAKERS: dict[str, Any] = {
+    **{
+        kind.__name__: lambda fields, kind=kind: kind(**fields)
+        for kind in (
+            *(*_BY_FIELDS, LlamaResponse, PineconeVector, SimpleNamespace, OrderedDict),
+            *(Document, Feedback, Message, Span, ToolCall, Trace, Usage),
+            *(_record(name, **fields) for name, fields in _RECORDS.items()),
+        )
+    },
+    **{kind.__name__: lambda arguments, kind=kind: kind(*arguments) for kind in (ValueError, KeyError, TimeoutError)},
+    **{
+        kind.__name__: kind
+        for kind in (
+            *(Colour, Number, Array, DataFrame, Decimal, Fraction, UUID, complex, float, tuple, set, deque, dict),
+            *(PurePosixPath, MappingProxyType, UserDict),
+        )
+    },
+    "class": {"TimeoutError": TimeoutError}.__getitem__,
+    "object": lambda _: object(),
+    "coroutine": lambda _: _coroutine(),
+    "generator": lambda values: (value for value in values),
+    "map": lambda values: map(str, values),
+    "iterator": iter,
+    "values": lambda values: values.values(),
+    "defaultdict": lambda values: defaultdict(str, values),
+    "repeat": lambda values: values[0] * values[1],
+    "join": "".join,
+    "bytes": lambda text: text.encode("latin-1"),
+    "bytearray": lambda text: bytearray(text.encode("latin-1")),
+    "json": json.dumps,
+    "date": dt.date.fromisoformat,
+    "datetime": dt.datetime.fromisoformat,
+    # Of this machine's time zone.
+    "naive": dt.datetime.fromtimestamp,
+    "naive_text": lambda seconds: dt.datetime.fromtimestamp(seconds).isoformat(),  # noqa: DTZ006
+    "stamp": lambda day: dt.datetime.fromisoformat(day).timestamp(),
+}
 
 
-def openai_call(name: str, arguments: str, call_id: str = "call_1") -> Model:  # openai ChatCompletionMessageToolCall
-    return Model(id=call_id, function=Model(arguments=arguments, name=name), type="function")
+def revived(value: Any) -> Any:
+    """Make the objects that a value of a table names."""
+    if type(value) is list:
+        return [revived(item) for item in value]
+    if type(value) is not dict:
+        return value
+    fields = {name: revived(item) for name, item in value.items()}
+    (name, argument), *others = fields.items() or [("", None)]
+    return fields if others or not name.startswith("$") else _MAKERS[name[1:]](argument)
 
 
-def openai_completion(text: str) -> Model:  # openai ChatCompletion
-    choice = Model(finish_reason="stop", index=0, logprobs=None, message=openai_message(text))
-    usage = Model(completion_tokens=3, prompt_tokens=12, total_tokens=15)
-    return Model(id="chatcmpl-1", choices=[choice], created=1, model="gpt-x", object="chat.completion", usage=usage)
-
-
-def openai_response(text: str) -> Model:  # openai.types.responses.Response
-    content = Model(annotations=[], text=text, type="output_text", logprobs=[])
-    message = Model(id="msg_1", content=[content], role="assistant", status="completed", type="message")
-    thought = Model(id="rs_1", summary=[], type="reasoning")
-    return Model(id="resp_1", created_at=1.0, model="gpt-x", object="response", output=[thought, message])
-
-
-def anthropic_message(text: str) -> Model:  # anthropic.types.Message
-    return Model(
-        id="msg_1",
-        content=[Model(citations=None, text=text, type="text")],
-        model="claude-x",
-        role="assistant",
-        stop_reason="end_turn",
-        stop_sequence=None,
-        type="message",
-        usage=Model(input_tokens=12, output_tokens=3),
-    )
-
-
-def langchain_message(kind: str, text: Any, **more: Any) -> Model:  # langchain_core.messages
-    return Model(content=text, additional_kwargs={}, response_metadata={}, type=kind, name=None, id=None, **more)
-
-
-def llama_message(role: str, text: str) -> Model:  # llama_index.core.llms.ChatMessage
-    return Model(role=role, additional_kwargs={}, blocks=[Model(block_type="text", text=text)])
-
-
-@dataclasses.dataclass
-class HaystackText:  # haystack.dataclasses.TextContent
-    text: str
-
-
-@dataclasses.dataclass
-class HaystackMessage:  # haystack.dataclasses.ChatMessage
-    _role: str
-    _content: list[Any]
-    _name: str | None = None
-    _meta: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
-def gemini_response(text: str) -> Model:  # google.genai.types.GenerateContentResponse
-    content = Model(parts=[Model(text=text)], role="model")
-    return Model(candidates=[Model(content=content, finish_reason="STOP")], model_version="g")
-
-
-def namespace(**fields: Any) -> SimpleNamespace:
-    return SimpleNamespace(**fields)
+def table(name: str) -> Any:
+    """Read `data/NAME.json`, each time anew."""
+    return revived(json.loads((Path(__file__).parent / "data" / f"{name}.json").read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""The content of a trace that is sent: which fields hold content, in which order it is changed, and what stays."""
+"""The content of a trace that is sent: what is withheld, redacted and cut, in which order, and what stays."""
 
 import base64
 import json
@@ -12,39 +12,34 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
-from support.cases import each_case
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from lookalikes import table
+from sdk_rig import SETTINGS
 
 from tracejudge.content.convert import Notes, convert_trace
 from tracejudge.content.encode import ContentPolicy, copied
 from tracejudge.content.redact import redact_secrets
-from tracejudge.content.truncate import mark_media
+from tracejudge.content.truncate import (
+    common_length,
+    mark_media,
+    replace_large_structures,
+    truncate_record,
+    truncate_text,
+)
 from tracejudge.log import RedactionError
-from tracejudge.model import Document, Feedback, LateFeedback, Message, Span, Tool, ToolCall, Trace, Usage
-from tracejudge.redis_url import parse_redis_url
-from tracejudge.settings import Settings
+from tracejudge.model import LateFeedback, Span, Tool, ToolCall, Trace
 
 MAIL = "ann@example.org"
 SIGN = "[redacted e-mail]"
-
-
-def settings(**changes: Any) -> Settings:
-    text: dict[str, Any] = {
-        "service": "shop",
-        "redis_url": parse_redis_url("redis://localhost"),
-        "environment": None,
-        "release": None,
-        "prefix": "tracejudge",
-        "disabled": False,
-        "max_items": 1,
-        "max_bytes": 1,
-        "max_stream": 1,
-        "exit_timeout_s": 1.0,
-    }
-    return Settings(**text | changes)
+REDACTED = {"redact": (redact_secrets,)}
+FIELD, TRACE = 65_536, 262_144
 
 
 def prepared(record: Trace | LateFeedback, **changes: Any) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(msgspec.json.encode(ContentPolicy(settings(**changes)).prepare(record)))
+    policy = ContentPolicy(msgspec.structs.replace(SETTINGS, **changes))
+    result: dict[str, Any] = json.loads(msgspec.json.encode(policy.prepare(record)))
     return result
 
 
@@ -54,201 +49,227 @@ def trace(**fields: Any) -> Trace:
 
 def full(text: str) -> Trace:
     """Make a trace with a text in every place there is, metadata included."""
-    return Trace(
-        trace_id=text,
-        service=text,
-        output=text,
-        id=text,
-        span_id=text,
-        environment=text,
-        release=text,
-        name=text,
-        session_id=text,
-        user_id=text,
-        response_id=text,
-        started_at=1.5,
-        ended_at=2.5,
-        provider=text,
-        model=text,
-        input=text,
-        messages=[Message(text, text, text)],
-        context=[Document(text, text, 0.5), text],
-        expected_response=text,
-        expected_facts=[text],
-        guidelines=[text],
-        tool_calls=[ToolCall(text, {text: [text, 1]}, text, text)],
-        spans=[Span(text, text, text, text, 1.0, 2.0, text, text, {"a": text}, {text: text})],
-        usage=Usage(1, 2),
-        error=text,
-        feedback=Feedback(0.5, text),
-        tags={"label": text},
-    )
+    return msgspec.json.decode(json.dumps(table("full_trace")["given"]).replace("TEXT", text), type=Trace)
 
 
-IDS = ("trace_id", "service", "id", "span_id", "environment", "release", "name", "session_id", "user_id", "response_id")
-NUMBERS = {"started_at": 1.5, "ended_at": 2.5, "usage": {"input_tokens": 1, "output_tokens": 2}}
-METADATA = dict.fromkeys((*IDS, "provider", "model"), MAIL) | NUMBERS
-SPAN = {"span_id": MAIL, "name": MAIL, "parent_id": MAIL, "kind": MAIL, "started_at": 1.0, "ended_at": 2.0}
+def test_every_place_of_content_is_redacted_or_withheld_and_no_other() -> None:
+    places = table("full_trace")
+    for name, changes in (("redacted", REDACTED), ("withheld", {"content": False})):
+        expected = json.dumps({**places["metadata"], **places[name]}).replace("TEXT", MAIL).replace("SIGN", SIGN)
+        assert prepared(full(MAIL), **changes) == json.loads(expected), name
+    assert msgspec.json.encode(ContentPolicy(SETTINGS).prepare(full("a"))) == msgspec.json.encode(full("a"))
 
 
-def test_every_place_of_content_is_redacted_and_no_other() -> None:
-    assert prepared(full(MAIL), redact=(redact_secrets,)) == METADATA | {
-        "output": SIGN,
-        "input": SIGN,
-        "messages": [{"role": MAIL, "content": SIGN, "name": SIGN}],
-        "context": [{"text": SIGN, "id": MAIL, "score": 0.5}, SIGN],
-        "expected_response": SIGN,
-        "expected_facts": [SIGN],
-        "guidelines": [SIGN],
-        "tool_calls": [{"name": MAIL, "arguments": {SIGN: [SIGN, 1]}, "result": SIGN, "error": SIGN}],
-        "spans": [SPAN | {"status": SIGN, "inputs": SIGN, "outputs": {"a": SIGN}, "attributes": {SIGN: SIGN}}],
-        "error": SIGN,
-        "feedback": {"score": 0.5, "comment": SIGN},
-        "tags": {"label": SIGN},
-    }
-
-
-def test_without_content_only_metadata_travels() -> None:
-    assert prepared(full(MAIL), content=False) == METADATA | {
-        "output": "",
-        "context": [{"text": "", "id": MAIL, "score": 0.5}, ""],
-        "tool_calls": [{"name": MAIL, "error": "error"}],
-        "spans": [SPAN | {"status": "error"}],
-        "error": "error",
-        "feedback": {"score": 0.5},
-        "tags": {"label": MAIL},
-    }
-
-
-@each_case(
-    ("error", "kept"),
-    [
+def test_without_content_classes_of_errors_kinds_and_redacted_tags_stay() -> None:
+    for error, kept in (
         ("TimeoutError: the customer Ann", "TimeoutError"),
         ("openai.RateLimitError(Ann)", "openai.RateLimitError"),
         ("ValueError", "ValueError"),
         ("no customer Ann: gone", "error"),
         ("Ann is gone", "error"),
-    ],
-)
-def test_without_content_an_error_keeps_its_class(error: str, kept: str) -> None:
-    assert prepared(trace(error=error), content=False)["error"] == kept
-
-
-def test_without_content_status_and_kind_of_a_span_stay() -> None:
+    ):
+        assert prepared(trace(error=error), content=False)["error"] == kept, error
     spans = [Span("1", "step", kind="LLM", status="ok", inputs="in"), Span("2", "step", status="error: Ann")]
     assert prepared(trace(spans=spans), content=False)["spans"] == [
         {"span_id": "1", "name": "step", "kind": "LLM", "status": "ok"},
         {"span_id": "2", "name": "step", "status": "error"},
     ]
+    assert prepared(trace(tags={"who": MAIL}), content=False, **REDACTED)["tags"] == {"who": SIGN}
+    for content, comment in ((True, {"comment": f"ask {SIGN}"}), (False, {})):
+        feedback = prepared(LateFeedback("1", -1, f"ask {MAIL}"), content=content, **REDACTED)
+        assert feedback == {"trace_id": "1", "score": -1, **comment}
 
 
-def test_tags_are_redacted_without_content_too() -> None:
-    assert prepared(trace(tags={"who": MAIL}), content=False, redact=(redact_secrets,))["tags"] == {"who": SIGN}
+def test_nothing_slips_through_in_an_unexpected_form() -> None:
+    said: Any = {"role": "user", "content": MAIL}
+    deep: Any = MAIL
+    for _ in range(70):
+        deep = [deep]
+    for fields in (
+        {"messages": [{**said, "content": [{"type": "text", "text": MAIL}], "tool_calls": [{"id": MAIL}]}]},
+        {"context": [{"text": "a", "metadata": {"author": MAIL}}]},
+        {"messages": [{"role": {"said": MAIL}, "content": ""}]},
+        {"tool_calls": [ToolCall("f", (MAIL,), {MAIL})]},
+        {"input": [MAIL]},
+        {"messages": said},
+        {"tool_calls": [ToolCall("f", {"at": datetime(2024, 1, 1, tzinfo=UTC), "by": MAIL})]},
+        {"tool_calls": [ToolCall("f", json.dumps({"to": MAIL}))]},
+    ):
+        assert MAIL in json.dumps(prepared(trace(**fields)))
+        for changes in (REDACTED, {"content": False}):
+            assert MAIL not in json.dumps(prepared(trace(**fields), **changes)), (fields, changes)
+    assert MAIL not in json.dumps(prepared(trace(tool_calls=[ToolCall("f", deep)]), **REDACTED)), "too deep"
 
 
-@pytest.mark.parametrize("content", [True, False])
-def test_late_feedback_is_treated_as_a_trace_is(content: bool) -> None:  # noqa: FBT001 - a parameter
-    feedback = prepared(LateFeedback("1", -1, f"ask {MAIL}"), redact=(redact_secrets,), content=content)
-    assert feedback == {"trace_id": "1", "score": -1} | ({"comment": f"ask {SIGN}"} if content else {})
-
-
-FOREIGN: dict[str, dict[str, Any]] = {
-    "message as a dict with what no model knows": {
-        "messages": [{"role": "user", "content": [{"type": "text", "text": MAIL}], "tool_calls": [{"id": MAIL}]}]
-    },
-    "document as a dict": {"context": [{"text": "a", "metadata": {"author": MAIL}}]},
-    "metadata that is none": {"messages": [{"role": {"said": MAIL}, "content": ""}]},
-    "tuples and sets": {"tool_calls": [ToolCall("f", (MAIL,), {MAIL})]},
-    "field of another type": {"input": [MAIL]},
-    "object in place of a list": {"messages": {"role": "user", "content": MAIL}},
-    "bytes and times": {"tool_calls": [ToolCall("f", {"at": datetime(2024, 1, 1, tzinfo=UTC), "by": MAIL})]},
-    "JSON in a string": {"tool_calls": [ToolCall("f", json.dumps({"to": MAIL}))]},
-}
-
-
-@each_case("fields", FOREIGN.values(), ids=FOREIGN)
-@each_case("changes", [{"redact": (redact_secrets,)}, {"content": False}], ids=["redacted", "withheld"])
-def test_nothing_slips_through_in_an_unexpected_form(fields: dict[str, Any], changes: dict[str, Any]) -> None:
-    assert MAIL in json.dumps(prepared(trace(**fields)))
-    assert MAIL not in json.dumps(prepared(trace(**fields), **changes))
+def arguments_of(arguments: Any, **changes: Any) -> Any:
+    return prepared(trace(tool_calls=[ToolCall("f", arguments)]), **changes)["tool_calls"][0]["arguments"]
 
 
 def test_a_text_under_the_name_of_a_secret_is_redacted_by_the_built_in_set() -> None:
     arguments = {"password": "tomato", "x-api-key": "a1", "clientSecret": "b", "max_tokens": "5", "in": {"pwd": "c"}}
-    record = trace(tool_calls=[ToolCall("login", arguments)])
-    assert prepared(record, redact=(redact_secrets,))["tool_calls"][0]["arguments"] == {
-        "password": "[redacted secret]",
-        "x-api-key": "[redacted secret]",
-        "clientSecret": "[redacted secret]",
+    sign = "[redacted secret]"
+    assert arguments_of(arguments, **REDACTED) == {
+        **dict.fromkeys(("password", "x-api-key", "clientSecret"), sign),
         "max_tokens": "5",
-        "in": {"pwd": "[redacted secret]"},
+        "in": {"pwd": sign},
     }
-    assert prepared(record, redact=(str.upper,))["tool_calls"][0]["arguments"]["PASSWORD"] == "TOMATO"  # noqa: S105 - none
-
-
-def test_two_keys_that_become_one_sign_keep_both_values() -> None:
-    record = trace(tool_calls=[ToolCall("f", {"a@example.org": 1, "b@example.org": 2})])
-    arguments = prepared(record, redact=(redact_secrets,))["tool_calls"][0]["arguments"]
-    assert arguments == {SIGN: 1, f"{SIGN} 2": 2}
-
-
-def test_what_is_nested_too_deep_does_not_pass_unseen() -> None:
-    deep: Any = MAIL
-    for _ in range(70):
-        deep = [deep]
-    assert MAIL not in json.dumps(prepared(trace(tool_calls=[ToolCall("f", deep)]), redact=(redact_secrets,)))
-
-
-def test_functions_of_the_host_are_applied_in_order() -> None:
-    redact = (redact_secrets, lambda text: text.replace("tomato", "[fruit]"), str.upper)
-    assert prepared(trace(output=f"tomato {MAIL}"), redact=redact)["output"] == "[FRUIT] [REDACTED E-MAIL]"
+    assert arguments_of(arguments, redact=(str.upper,))["PASSWORD"] == "TOMATO"  # noqa: S105 - none
+    # Two keys that become one sign keep both values.
+    assert arguments_of({"a@example.org": 1, "b@example.org": 2}, **REDACTED) == {SIGN: 1, f"{SIGN} 2": 2}
 
 
 def _raises(text: str) -> str:
     raise ValueError(text)
 
 
-@each_case(
-    ("function", "message"),
-    [
-        pytest.param(_raises, "redact raised ValueError", id="raises"),
-        pytest.param(lambda _: None, "redact returned no text", id="gives nothing"),
-        pytest.param(str.encode, "redact returned no text", id="gives bytes"),
-    ],
-)
-def test_a_function_that_fails_stops_its_trace_without_quoting_it(function: Callable[[str], Any], message: str) -> None:
-    with pytest.raises(RedactionError, match=f"^{message}$") as caught:
-        prepared(trace(output="secret words"), redact=(function,))
-    assert "secret words" not in "".join(traceback.format_exception(caught.value, limit=0))
+def test_functions_of_the_host_are_applied_in_order_and_a_failure_stops_the_trace_without_quoting_it() -> None:
+    redact = (redact_secrets, lambda text: text.replace("tomato", "[fruit]"), str.upper)
+    assert prepared(trace(output=f"tomato {MAIL}"), redact=redact)["output"] == "[FRUIT] [REDACTED E-MAIL]"
+    failing: list[tuple[Callable[[str], Any], str]] = [
+        (_raises, "redact raised ValueError"),
+        (lambda _: None, "redact returned no text"),
+        (str.encode, "redact returned no text"),
+    ]
+    for function, message in failing:
+        with pytest.raises(RedactionError, match=f"^{message}$") as caught:
+            prepared(trace(output="secret words"), redact=(function,))
+        assert "secret words" not in "".join(traceback.format_exception(caught.value, limit=0))
 
 
-def test_redaction_comes_before_cutting() -> None:
+def test_redaction_comes_before_cutting_and_neither_changes_the_hosts_own_objects() -> None:
     """A mark in the middle of a secret would leave two halves that nobody finds."""
     text = f"{'a ' * 359}{MAIL} {'b ' * 1000}"
     halves = prepared(trace(output=text), max_field_bytes=1_000)["output"]
     assert "ann@" in halves
     assert MAIL not in halves
-    assert "ann@" not in prepared(trace(output=text), max_field_bytes=1_000, redact=(redact_secrets,))["output"]
+    assert "ann@" not in prepared(trace(output=text), max_field_bytes=1_000, **REDACTED)["output"]
+    for record in (
+        full(MAIL * 100),
+        trace(messages=[{"role": "user", "content": MAIL}], context=[{"text": MAIL * 100}]),
+    ):
+        before = msgspec.json.encode(record)
+        prepared(record, max_field_bytes=200, **REDACTED)
+        assert msgspec.json.encode(record) == before
 
 
-def test_what_is_cut_is_not_the_hosts_own_object() -> None:
-    documents = [Document("d" * 1_000)]
-    record = trace(context=documents, messages=[{"role": "user", "content": MAIL}])
-    prepared(record, max_field_bytes=200, redact=(redact_secrets,))
-    assert record.context == [Document("d" * 1_000)]
-    assert record.messages == [{"role": "user", "content": MAIL}]
+# --- cutting ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_long_trace_comes_under_its_cap() -> None:
-    record = trace(output="o" * 100_000, context=[Document("c" * 100_000) for _ in range(5)])
-    payload = msgspec.json.encode(ContentPolicy(settings()).prepare(record))
+def cut_record(record: dict[str, Any]) -> dict[str, Any]:
+    payload = truncate_record({"output": "", **record}, max_field_bytes=FIELD, max_trace_bytes=TRACE)
+    assert len(payload) <= TRACE
+    result: dict[str, Any] = json.loads(payload)
+    return result
+
+
+def test_a_cut_text_keeps_its_beginning_and_its_end_and_says_how_much_is_missing() -> None:
+    text = "".join(f"{number:05}" for number in range(4_000))
+    assert truncate_text(text, 1_024) == f"{text[:748]}[... 19,003 characters cut]{text[-249:]}"
+    assert truncate_text("a" * 100, 100) == "a" * 100
+    assert truncate_text("a" * 100, 10) == "[... 100 characters cut]", "a cap below the mark leaves the mark"
+
+
+@given(st.text(min_size=1), st.integers(min_value=30, max_value=400))
+def test_characters_are_never_split_and_the_mark_is_true(text: str, cap: int) -> None:
+    text *= 20
+    result = truncate_text(text, cap)
+    assert len(result.encode()) <= cap
+    if result != text:
+        head, _, rest = result.partition("[... ")
+        amount, _, tail = rest.partition(" characters cut]")
+        assert text.startswith(head)
+        assert text.endswith(tail)
+        assert len(head) + len(tail) + int(amount.replace(",", "")) == len(text)
+
+
+def test_the_largest_are_cut_to_one_length() -> None:
+    for sizes, room, expected in (
+        *(([], 10, 0), ([3, 5], 8, 5), ([3, 50, 20], 33, 15)),  # the small stay whole
+        *(([10, 10], 10, 5), ([10, 10], -5, 0)),
+    ):
+        assert common_length(sizes, room) == expected, (sizes, room)
+    record = {"output": "o" * 60_000, "input": "i" * 1_000, "context": [{"text": "c" * 60_000} for _ in range(6)]}
+    result = cut_record(record)
+    lengths = [len(result["output"]), *(len(document["text"]) for document in result["context"])]
+    assert result["input"] == "i" * 1_000
+    assert max(lengths) - min(lengths) == 0
+    assert sum(lengths) > TRACE - 2_000
+    # The whole way: a trace comes under its cap, and is used up to it.
+    record = {"output": "o" * 100_000, "context": [{"text": "c" * 100_000} for _ in range(5)]}
+    payload = msgspec.json.encode(ContentPolicy(SETTINGS).prepare(trace(**record)))
     assert 250_000 < len(payload) <= 256 * 1024
     assert msgspec.json.decode(payload, type=Trace).output.count("characters cut]") == 1
 
 
-def test_a_short_trace_travels_as_it_is() -> None:
-    record = full("text")
-    assert msgspec.json.encode(ContentPolicy(settings()).prepare(record)) == msgspec.json.encode(record)
+def test_fields_and_texts_inside_json_are_cut_one_by_one_and_escapes_count() -> None:
+    assert cut_record({"output": "a" * 70_000, "input": "short", "trace_id": "t" * 70_000}) == {
+        "output": f"{'a' * 49_132}[... 4,491 characters cut]{'a' * 16_377}",
+        "input": "short",
+        "trace_id": "t" * 70_000,
+    }
+    arguments = {"rows": [{"id": 1, "text": "r" * 70_000}], "flag": True, "none": None}
+    (call,) = cut_record({"tool_calls": [{"name": "n" * 70_000, "arguments": arguments}]})["tool_calls"]
+    row = call["arguments"].pop("rows")[0]
+    assert (call["name"], row["id"], row["text"].count("characters cut")) == ("n" * 70_000, 1, 1)
+    assert call["arguments"] == {"flag": True, "none": None}
+    (call,) = cut_record({"tool_calls": [{"name": "f", "arguments": {"k" * 70_000: 1}}]})["tool_calls"]
+    assert "characters cut" in next(iter(call["arguments"]))
+    # JSON writes a control character in six bytes.
+    assert len(cut_record({"output": "\x01" * 60_000, "input": "\n" * 60_000})["output"]) < 60_000
+
+
+def test_a_structure_of_very_many_values_becomes_a_mark() -> None:
+    rows = [[number] for number in range(6_000)]
+    size = len(json.dumps(rows, separators=(",", ":")))
+    record: dict[str, Any] = {
+        "tool_calls": [{"name": "f", "arguments": {"a": [1] * 9_000}, "result": rows}],
+        "spans": [{"span_id": "1", "name": "s", "attributes": dict.fromkeys(map(str, range(10_001)), 0)}],
+    }
+    replace_large_structures(record)
+    call = {"name": "f", "arguments": {"a": [1] * 9_000}, "result": f"[... {size:,} bytes of JSON cut]"}
+    assert record["tool_calls"] == [call]
+    assert record["spans"][0]["attributes"].endswith(" bytes of JSON cut]")
+
+
+def test_too_many_items_leave_the_first_and_of_messages_the_latest_too() -> None:
+    messages = [{"role": "user", "content": f"{number} " + "m" * 190} for number in range(3_000)]
+    mark = "[... 2,000 items cut]"
+    result = cut_record({"messages": messages})["messages"]
+    assert result == [messages[0], {"role": "system", "content": mark}, *messages[-999:]]
+    items: list[tuple[str, Any, Any]] = [
+        ("context", {"text": "d" * 195}, mark),
+        ("context", "d" * 195, mark),
+        ("tool_calls", {"name": "n" * 195}, {"name": mark}),
+        ("spans", {"span_id": "1", "name": "n" * 195}, {"span_id": "", "name": mark}),
+        ("guidelines", "g" * 195, mark),
+    ]
+    for field, item, last in items:
+        assert cut_record({field: [item] * 3_000})[field] == [*[item] * 1_000, last], field
+    attributes = {f"key-{number}-{'k' * 100}": [number] * 2 for number in range(4_000)}
+    spans = [{"span_id": "1", "name": "s", "attributes": attributes}]
+    result = cut_record({"spans": spans})["spans"][0]["attributes"]
+    assert [*result.items()] == [*[*attributes.items()][:1_000], ("[... 3,000 items cut]", "")]
+    tags = cut_record({"tags": {f"{number:0200}": "v" * 200 for number in range(2_000)}})["tags"]
+    assert all(isinstance(value, str) for value in tags.values())
+    assert tags["[... 1,750 items cut]"] == ""
+
+
+FIELDS = ["output", "messages", "context", "tool_calls", "spans", "tags", "error", "expected_facts"]
+VALUES = st.recursive(
+    st.text(max_size=300) | st.integers() | st.none(),
+    lambda inner: st.lists(inner, max_size=60) | st.dictionaries(st.text(max_size=20), inner, max_size=60),
+)
+
+
+@hypothesis_settings(deadline=None, max_examples=40)
+@given(st.dictionaries(st.sampled_from(FIELDS), VALUES))
+def test_whatever_stands_in_the_fields_comes_under_the_cap(record: dict[str, Any]) -> None:
+    payload = truncate_record(record, max_field_bytes=300, max_trace_bytes=6_000)
+    assert len(payload) <= 6_000 or set(record) & {"messages", "context", "tool_calls", "spans"}
+    json.loads(payload)
+
+
+# --- media and tools -------------------------------------------------------------------------------------------------
 
 
 def joined(text: str, gap: str) -> str:
@@ -277,7 +298,7 @@ MEDIA = {
     json.dumps(f"image\n{PNG}"): r'"image\n[image 165 kB]"',
     json.dumps(f"data:image/png;base64,{PNG}").replace("/", r"\/"): '"[image 165 kB]"',
     f"Attached:\n{base64.encodebytes(base64.b64decode(PNG)).decode()}Thanks.": "Attached:\n[image 165 kB]\nThanks.",
-    "\r\n".join(RAW[start : start + 76] for start in range(0, len(RAW), 76)): "[file 3 kB]",
+    joined(RAW, "\r\n"): "[file 3 kB]",
     base64.urlsafe_b64encode(base64.b64decode(RAW)).decode(): "[file 3 kB]",
     f"Look:\n    {joined(PNG, f'{chr(10)}    ')}\n    Thanks": "Look:\n    [image 165 kB]\n    Thanks",
     f"Look:\n\t{joined(RAW * 9, f'{chr(13)}{chr(10)}{chr(9)}')}\r\nThanks": "Look:\n\t[file 27 kB]\r\nThanks",
@@ -303,25 +324,15 @@ def test_a_long_run_of_base64_becomes_a_mark_wherever_it_is() -> None:
         assert sent["output"] == sent["context"][0] == sent["tool_calls"][0]["arguments"]["a"][0] == written, text[:80]
     for text in NO_MEDIA:
         assert mark_media(text) == text, text[:80]
-    assert prepared(trace(tool_calls=[ToolCall("f", {"image_bytes": RAW})]))["tool_calls"][0]["arguments"] == {
-        "image_bytes": "[image 3 kB]"
-    }
-    assert copied({"image": base64.b64decode(PNG), "note": "é".encode(), "data": b"\0" * 2_000}) == {
-        "image": "[image 165 kB]",
-        "note": "é",
-        "data": "[file 2 kB]",
-    }
+    assert arguments_of({"image_bytes": RAW}) == {"image_bytes": "[image 3 kB]"}
+    raw = {"image": base64.b64decode(PNG), "note": "é".encode(), "data": b"\0" * 2_000}
+    assert copied(raw) == {"image": "[image 165 kB]", "note": "é", "data": "[file 2 kB]"}
 
 
 def test_the_search_for_base64_is_linear() -> None:
     texts = ["%2B" * 300_000, f"{'Aa1' * 20} " * 16_000, f"{RAW[:60]}{' ' * 81}" * 7_000, f"{RAW[:60]}%2C" * 9_000]
     for text in (
-        "a/" * 500_000,
-        "data:" * 200_000,
-        "\\n" * 500_000,
-        ("A" * 61 + "\n") * 16_000,
-        "a" * 10**6,
-        RAW * 250,
+        *("a/" * 500_000, "data:" * 200_000, "\\n" * 500_000, ("A" * 61 + "\n") * 16_000, "a" * 10**6, RAW * 250),
     ):
         texts += [text, quote(text, ""), joined(text, "\n  > "), f"%2B{text}", text.replace("A", "%2F")]
     for text in texts:
@@ -331,27 +342,11 @@ def test_the_search_for_base64_is_linear() -> None:
 
 
 def test_tools_that_could_be_called_are_read_in_the_forms_of_all_providers() -> None:
-    schema = {"type": "object", "properties": {"number": {"type": "integer"}}}
-    named = {"name": "track", "description": "Finds a parcel."}
-    full = [Tool("track", "Finds a parcel.", schema)]
-    cases: list[tuple[object, list[Tool] | None]] = [
-        ([{**named, "parameters": schema}], full),
-        ([{"type": "function", "function": {**named, "parameters": schema}}], full),
-        ([{**named, "input_schema": schema}, {"name": "track"}], full),
-        ([{**named, "inputSchema": schema}], full),
-        ({"function_declarations": [{**named, "parameters": schema}]}, full),
-        ([{"toolSpec": {**named, "inputSchema": {"json": schema}}}], full),
-        ([{"tool": {"json_schema": json.dumps({"function": {**named, "parameters": schema}})}}], full),
-        (json.dumps([json.dumps({**named, "parameters": json.dumps(schema)})]), full),
-        (["track", {"name": "pay"}, 7, {"description": "?"}], [Tool("track"), Tool("pay")]),
-        ([[[[[[["track"]]]]]]], None),
-        ([{"name": f"t{number}"} for number in range(2_000)], [Tool(f"t{number}") for number in range(1_000)]),
-        ([], None),
-    ]
-    for value, tools in cases:
+    many = [{"name": f"t{number}"} for number in range(2_000)]
+    for value, tools in [*table("offered_tools"), (many, many[:1_000])]:
         notes = Notes()
-        fields = convert_trace({"output": "o", "tools": value}, notes)
-        assert fields.get("tools") == tools, value
+        converted = convert_trace({"output": "o", "tools": value}, notes).get("tools")
+        assert converted == (None if tools is None else msgspec.convert(tools, list[Tool])), value
         assert [note.reason for note in notes.entries] == (["unreadable"] if tools is None and value else []), value
     expected = convert_trace({"output": "o", "expected_tool_calls": [("track", {"number": 7}), "pay"]}, Notes())
     assert expected["expected_tools"] == [ToolCall("track", {"number": 7}), ToolCall("pay")]

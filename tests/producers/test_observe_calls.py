@@ -1,167 +1,136 @@
-"""`observe` on functions and coroutine functions: one trace for the outermost call, spans for those within."""
+"""`observe` on functions, and blocks of `trace`: one trace for the outermost, spans within, also across threads."""
 
 import asyncio
+import contextvars
 import functools
 import inspect
+import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
-import lookalikes as like
 import pytest
-from observe_reading import published, the_trace
-from sdk_started import StartedSdk
+from lookalikes import Plain, table
+from opentelemetry import trace as opentelemetry
+from sdk_rig import StartedSdk, published, the_trace
 
 import tracejudge
+from tracejudge.tracing import step as recording
 
 BASE = {"trace_id": "t0", "span_id": "s0", "service": "shop"}
+EXPECTED = table("observed")["expected"]
+SPAN_IDS = ("a1" + "0" * 30, "b2" + "0" * 14)
 
 
-def test_a_call_becomes_a_trace(sdk: StartedSdk) -> None:
-    @tracejudge.observe
-    def answer(question: str) -> str:
-        return f"{question} Yes."
-
-    assert answer("Really?") == "Really? Yes."
-    name = "test_a_call_becomes_a_trace.<locals>.answer"
-    assert the_trace(sdk) == {**BASE, "name": name, "input": "Really?", "output": "Really? Yes."}
+def in_span() -> Any:
+    context = opentelemetry.SpanContext(0xA1 << 120, 0xB2 << 56, is_remote=False)
+    return opentelemetry.use_span(opentelemetry.NonRecordingSpan(context))
 
 
-def test_a_coroutine_becomes_a_trace(sdk: StartedSdk) -> None:
-    @tracejudge.observe(name="answer", model="gpt-6-luna", tags={"team": "a"})
-    async def answer(question: str) -> str:
-        await asyncio.sleep(0)
-        return f"{question} Yes."
-
-    assert asyncio.run(answer("Really?")) == "Really? Yes."
-    assert the_trace(sdk) == {
-        **BASE,
-        "name": "answer",
-        "input": "Really?",
-        "output": "Really? Yes.",
-        "model": "gpt-6-luna",
-        "tags": {"team": "a"},
-    }
-
-
-@dataclass
-class Order:
-    number: int
-    parts: list[str]
-
-
-def any_arguments(*args: Any, **kwargs: Any) -> None:
-    """Take what comes."""
-
-
-def two(first: Any = "unsaid", second: Any = "unsaid") -> None:
-    """Take two."""
+def two(first: Any = "unsaid", second: Any = "unsaid", *rest: Any, **others: Any) -> None:
+    """Take two and more."""
 
 
 def upper(text: str) -> str:
     return text.upper()
 
 
-@pytest.mark.parametrize(
-    ("function", "args", "kwargs", "written"),
-    [
-        pytest.param(any_arguments, (), {}, None, id="nothing"),
-        pytest.param(two, ("Where?",), {}, "Where?", id="one string as it stands"),
-        pytest.param(two, (), {"second": "Where?"}, "Where?", id="one string by name"),
-        pytest.param(two, (7,), {}, '{"first":7}', id="one number, and no defaults"),
-        pytest.param(two, ("a", "b"), {}, '{"first":"a","second":"b"}', id="two strings"),
-        pytest.param(any_arguments, ("a", 1), {"k": None}, '{"args":["a",1],"k":null}', id="the rest"),
-        pytest.param(two, (Order(7, ["x"]),), {}, '{"first":{"number":7,"parts":["x"]}}', id="a dataclass"),
-    ],
-)
-def test_the_input_is_what_was_given(
-    sdk: StartedSdk, function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any], written: str | None
-) -> None:
-    tracejudge.observe(name="f")(function)(*args, **kwargs)
-    trace = {**BASE, "name": "f", "input": written, "output": ""}
-    assert the_trace(sdk) == {key: value for key, value in trace.items() if value is not None}
+# --- observed functions ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [
-        pytest.param("question", id="a parameter's name"),
-        pytest.param(lambda tenant, question: question, id="a function of the arguments"),  # noqa: ARG005
-    ],
-)
-def test_the_input_can_be_chosen(sdk: StartedSdk, choice: Any) -> None:
-    @tracejudge.observe(name="f", input=choice, output=lambda answer: answer["text"])
-    def f(tenant: str, question: str) -> dict[str, Any]:
-        return {"text": f"{tenant} {question}", "cost": 3}
+def test_a_call_or_a_coroutine_becomes_a_trace(sdk: StartedSdk) -> None:
+    @tracejudge.observe
+    def answer(question: str) -> str:
+        return f"{question} Yes."
 
-    assert f("a", question="b") == {"text": "a b", "cost": 3}
-    assert the_trace(sdk) == {**BASE, "name": "f", "input": "b", "output": "a b"}
+    assert answer("Really?") == "Really? Yes."
+    name = "test_a_call_or_a_coroutine_becomes_a_trace.<locals>.answer"
+    assert the_trace(sdk) == {**BASE, "name": name, "input": "Really?", "output": "Really? Yes."}
 
+    @tracejudge.observe(name="answer", model="gpt-6-luna", tags={"team": "a"})
+    async def later(question: str) -> str:
+        await asyncio.sleep(0)
+        return f"{question} Yes."
 
-@pytest.mark.swallows
-def test_choices_that_fail_count_as_none(sdk: StartedSdk) -> None:
-    @tracejudge.observe(name="f", input=lambda: "no such call", output=lambda answer: answer.missing)
-    def f(question: str) -> str:
-        return question.upper()
-
-    assert f("b") == "B"
-    assert the_trace(sdk) == {**BASE, "name": "f", "input": "b", "output": "B"}
-
-
-@pytest.mark.parametrize(
-    ("result", "written"),
-    [
-        pytest.param("It is.", "It is.", id="text"),
-        pytest.param(None, "", id="nothing"),
-        pytest.param(True, "true", id="a truth"),
-        pytest.param({"a": [1, 2.5]}, '{"a":[1,2.5]}', id="a structure"),
-        pytest.param(["It", "is."], "It\nis.", id="parts"),
-        pytest.param(like.Plain(text="It is.", _b=1), '{"text":"It is."}', id="an object"),
-        pytest.param(like.Named(), "its text", id="an object with a text"),
-    ],
-)
-def test_the_output_is_the_result(sdk: StartedSdk, result: object, written: str) -> None:
-    assert tracejudge.observe(name="f")(lambda: result)() is result
-    assert the_trace(sdk) == {**BASE, "name": "f", "output": written}
+    assert asyncio.run(later("Really?")) == "Really? Yes."
+    fields = {"name": "answer", "input": "Really?", "output": "Really? Yes.", "model": "gpt-6-luna"}
+    assert the_trace(sdk) == {**BASE, **fields, "tags": {"team": "a"}}
+    f = tracejudge.observe(name="f")(upper)
+    f("a")
+    f("b")
+    assert published(sdk) == [
+        {"trace_id": f"t{n}", "span_id": f"s{n}", "service": "shop", "name": "f", "input": i, "output": o}
+        for n, i, o in [(0, "a", "A"), (1, "b", "B")]
+    ]
 
 
-def test_arguments_are_written_as_they_were_before_the_call(sdk: StartedSdk) -> None:
+def test_input_and_output_are_what_was_given_and_returned(sdk: StartedSdk) -> None:
+    for args, kwargs, written in table("observed")["inputs"]:
+        tracejudge.observe(name="f")(two)(*args, **kwargs)
+        expected = {**BASE, "name": "f", "output": ""} | ({} if written is None else {"input": written})
+        assert the_trace(sdk) == expected, written
+    # A stream that a plain function returns is no answer: its type's name would be judged.
+    for result, text in table("observed")["outputs"]:
+        assert tracejudge.observe(name="f")(lambda result=result: result)() is result
+        assert the_trace(sdk) == {**BASE, "name": "f", "output": text}, text
+
+    tracejudge.observe(functools.partial(two, "a"))(second=3)
+    assert the_trace(sdk) == {**BASE, "name": "partial", "input": '{"second":3}', "output": ""}
+
     @tracejudge.observe(name="f")
     def empty(parts: list[str]) -> None:
         parts.clear()
 
     empty(["a"])
-    assert the_trace(sdk) == {**BASE, "name": "f", "input": '{"parts":["a"]}', "output": ""}
+    assert the_trace(sdk)["input"] == '{"parts":["a"]}', "as they were before the call"
+
+
+@pytest.mark.swallows
+def test_input_and_output_can_be_chosen_and_choices_that_fail_count_as_none(sdk: StartedSdk) -> None:
+    def answer(tenant: str, question: str) -> dict[str, Any]:
+        return {"text": f"{tenant} {question}", "cost": 3}
+
+    for choice in ("question", lambda tenant, question: question):  # noqa: ARG005
+        f = tracejudge.observe(name="f", input=choice, output=lambda answer: answer["text"])(answer)
+        assert f("a", question="b") == {"text": "a b", "cost": 3}
+        assert the_trace(sdk) == {**BASE, "name": "f", "input": "b", "output": "a b"}
+    failing = tracejudge.observe(name="f", input=lambda: "no such call", output=lambda answer: answer.missing)(upper)
+    assert failing("b") == "B"
+    assert the_trace(sdk) == {**BASE, "name": "f", "input": "b", "output": "B"}
 
 
 class Stop(BaseException):
     """Ends everything."""
 
 
-ERRORS = [
-    pytest.param(ValueError("no parcel"), "ValueError: no parcel", id="an exception"),
-    pytest.param(KeyError(), "KeyError", id="without a text"),
-    pytest.param(KeyboardInterrupt(), "KeyboardInterrupt", id="an interrupt"),
-    pytest.param(SystemExit(2), "SystemExit: 2", id="an exit with a code"),
-    pytest.param(Stop("all"), "Stop: all", id="a host's own"),
-]
+def test_an_exception_is_recorded_and_goes_on_unchanged(sdk: StartedSdk) -> None:
+    for error, written in (
+        (ValueError("no parcel"), "ValueError: no parcel"),
+        (KeyError(), "KeyError"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (SystemExit(2), "SystemExit: 2"),
+        (Stop("all"), "Stop: all"),
+    ):
+
+        @tracejudge.observe(name="f")
+        def fail(question: str, error: BaseException = error) -> str:  # noqa: ARG001
+            raise error
+
+        with pytest.raises(type(error)) as caught:
+            fail("Where?")
+        assert caught.value is error
+        assert (error.__cause__, error.__context__) == (None, None)
+        assert the_trace(sdk) == {**BASE, "name": "f", "input": "Where?", "output": "", "error": written}
+
+    with pytest.raises(SystemExit):
+        tracejudge.observe(name="f")(lambda: sys.exit(0))()
+    assert the_trace(sdk) == {**BASE, "name": "f", "output": ""}, "a script that ends has not failed"
 
 
-@pytest.mark.parametrize(("error", "written"), ERRORS)
-def test_an_exception_is_recorded_and_goes_on_unchanged(sdk: StartedSdk, error: BaseException, written: str) -> None:
-    @tracejudge.observe(name="f")
-    def fail(question: str) -> str:  # noqa: ARG001
-        raise error
-
-    with pytest.raises(type(error)) as caught:
-        fail("Where?")
-    assert caught.value is error
-    assert (error.__cause__, error.__context__) == (None, None)
-    assert the_trace(sdk) == {**BASE, "name": "f", "input": "Where?", "output": "", "error": written}
-
-
-def test_a_cancelled_task_is_recorded_and_has_not_failed(sdk: StartedSdk) -> None:
+def test_a_cancelled_task_and_a_closed_coroutine_have_not_failed(sdk: StartedSdk) -> None:
     """A client that disconnects is no error: rules that judge all errors would judge each of them."""
 
     @tracejudge.observe(name="f")
@@ -177,51 +146,33 @@ def test_a_cancelled_task_is_recorded_and_has_not_failed(sdk: StartedSdk) -> Non
 
     assert asyncio.run(main())
     assert the_trace(sdk) == {**BASE, "name": "f", "output": ""}
-
-
-def test_a_script_that_ends_has_not_failed(sdk: StartedSdk) -> None:
-    @tracejudge.observe(name="f")
-    def leave() -> None:
-        sys.exit(0)
-
-    with pytest.raises(SystemExit):
-        leave()
+    coroutine = wait()
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.events._set_running_loop(loop)
+        coroutine.send(None)
+        coroutine.close()
+    finally:
+        asyncio.events._set_running_loop(None)
+        loop.close()
     assert the_trace(sdk) == {**BASE, "name": "f", "output": ""}
 
 
-@pytest.mark.parametrize(
-    "result", [iter("ab"), (letter for letter in "ab"), map(str, "ab")], ids=["list", "generator", "map"]
-)
-def test_a_stream_that_a_plain_function_returns_is_no_answer(sdk: StartedSdk, result: object) -> None:
-    """Its type's name would be judged."""
-
-    @tracejudge.observe(name="f")
-    def stream() -> object:
-        return result
-
-    assert stream() is result
-    assert the_trace(sdk) == {**BASE, "name": "f", "output": ""}
+def test_a_step_outside_of_any_trace_publishes_nothing(sdk: StartedSdk) -> None:
+    for kind in ("retriever", "tool"):
+        assert tracejudge.observe(kind=kind)(upper)("q") == "Q"
+    assert published(sdk) == []
 
 
-@pytest.mark.parametrize("kind", ["retriever", "tool"])
-def test_a_step_outside_of_any_trace_publishes_nothing(sdk: StartedSdk, kind: str) -> None:
-    @tracejudge.observe(kind=kind)
-    def search(query: str) -> list[str]:
-        return [query]
-
-    assert search("q") == ["q"]
-    assert tracejudge.flush(60)
-    assert sdk.traces() == []
-
-
-def test_observing_anything_but_a_function_raises_at_once() -> None:
+def test_mistakes_of_a_decoration_raise_at_once() -> None:
     with pytest.raises(TypeError, match="observe takes a function; pass other arguments by name, as observe"):
         tracejudge.observe("answer")  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match=r"input: .*f has no parameter 'nope'"):
-
-        @tracejudge.observe(input="nope")
-        def f(question: str) -> str:
-            return question
+    with pytest.raises(TypeError, match=r"input: .*upper has no parameter 'nope'"):
+        tracejudge.observe(input="nope")(upper)
+    with pytest.raises(ValueError, match='kind "retreiver" is unknown; did you mean "retriever"'):
+        tracejudge.observe(kind="retreiver")
+    for kind in ("retriever", "RETRIEVER", "pipeline", "checkout", None):
+        tracejudge.observe(kind=kind)
 
 
 def test_observed_calls_within_are_spans_of_the_one_trace(sdk: StartedSdk) -> None:
@@ -244,30 +195,7 @@ def test_observed_calls_within_are_spans_of_the_one_trace(sdk: StartedSdk) -> No
         return str(search(question))
 
     answer("abc")
-    assert the_trace(sdk) == {
-        **BASE,
-        "name": "answer",
-        "input": "abc",
-        "output": "{'hit': 4}",
-        "spans": [
-            {"span_id": "s1", "parent_id": "s0", "name": "fail", "status": "error",
-             "attributes": {"error": "ValueError: broken"}},
-            {"span_id": "s2", "parent_id": "s0", "name": "search", "kind": "tool", "status": "ok",
-             "inputs": "abc", "outputs": {"hit": 4}, "attributes": {"k": 3}},
-            {"span_id": "s3", "parent_id": "s2", "name": "rank", "status": "ok",
-             "inputs": {"query": "abc", "place": 1}, "outputs": 4},
-        ],
-    }  # fmt: skip
-
-
-def test_calls_after_each_other_are_traces_of_their_own(sdk: StartedSdk) -> None:
-    f = tracejudge.observe(name="f")(upper)
-    f("a")
-    f("b")
-    assert published(sdk) == [
-        {"trace_id": f"t{n}", "span_id": f"s{n}", "service": "shop", "name": "f", "input": i, "output": o}
-        for n, i, o in [(0, "a", "A"), (1, "b", "B")]
-    ]
+    assert the_trace(sdk) == EXPECTED["calls within"]
 
 
 class Shop:
@@ -291,48 +219,26 @@ class Shop:
         return question
 
 
-@pytest.mark.parametrize(
-    ("call", "name", "output"),
-    [
-        pytest.param(lambda: Shop().method("q"), "method", "q", id="method"),
-        pytest.param(lambda: Shop.of_class("q"), "classmethod", "Shop q", id="classmethod"),
-        pytest.param(lambda: Shop.over_class("q"), "over classmethod", "Shop q", id="over a classmethod"),
-        pytest.param(lambda: Shop.static("q"), "over staticmethod", "q", id="over a staticmethod"),
-        pytest.param(lambda: Shop().static("q"), "over staticmethod", "q", id="staticmethod of an object"),
-    ],
-)
-def test_methods_are_observed_without_their_object(
-    sdk: StartedSdk, call: Callable[[], str], name: str, output: str
-) -> None:
-    assert call() == output
-    assert the_trace(sdk) == {**BASE, "name": name, "input": "q", "output": output}
+def test_methods_are_observed_without_their_object(sdk: StartedSdk) -> None:
+    for call, name, output in (
+        *((Shop().method, "method", "q"), (Shop.of_class, "classmethod", "Shop q")),
+        *((Shop.over_class, "over classmethod", "Shop q"), (Shop.static, "over staticmethod", "q")),
+        (Shop().static, "over staticmethod", "q"),
+    ):
+        assert call("q") == output
+        assert the_trace(sdk) == {**BASE, "name": name, "input": "q", "output": output}
 
 
-def test_what_is_no_function_is_observed_all_the_same(sdk: StartedSdk) -> None:
-    half = functools.partial(two, "a")
-    tracejudge.observe(half)(second=3)
-    assert the_trace(sdk) == {**BASE, "name": "partial", "input": '{"second":3}', "output": ""}
+def test_a_decorated_function_stays_what_it_was() -> None:
+    async def coroutine(question: str) -> None:
+        """Say so."""
 
-
-def plain() -> None:
-    """Say so."""
-
-
-async def coroutine() -> None:
-    """Say so."""
-
-
-@pytest.mark.parametrize(
-    ("function", "is_kind"), [(plain, inspect.isfunction), (coroutine, inspect.iscoroutinefunction)]
-)
-def test_a_decorated_function_stays_what_it_was(
-    function: Callable[..., Any], is_kind: Callable[[object], bool]
-) -> None:
-    decorated = tracejudge.observe(function)
-    assert is_kind(decorated)
-    assert inspect.unwrap(decorated) is function
-    assert (decorated.__name__, decorated.__doc__) == (function.__name__, "Say so.")
-    assert inspect.signature(decorated) == inspect.signature(function)
+    for function, is_kind in ((two, inspect.isfunction), (coroutine, inspect.iscoroutinefunction)):
+        decorated = tracejudge.observe(function)
+        assert is_kind(decorated)
+        assert inspect.unwrap(decorated) is function
+        assert (decorated.__name__, decorated.__doc__) == (function.__name__, function.__doc__)
+        assert inspect.signature(decorated) == inspect.signature(function)
 
 
 def test_without_init_nothing_is_recorded_and_no_argument_looked_at() -> None:
@@ -346,9 +252,14 @@ def test_without_init_nothing_is_recorded_and_no_argument_looked_at() -> None:
     async def g(question: str) -> str:
         return question
 
-    assert f("a") == "a"
-    assert asyncio.run(g("a")) == "a"
+    assert (f("a"), asyncio.run(g("a"))) == ("a", "a")
     assert looked_at == []
+    with tracejudge.trace(name="answer", trace_id="a" * 32) as identifier, tracejudge.trace() as drawn:
+        identifier.output = drawn.output = "Here."
+        identifier.set(nonsense=1)
+    assert identifier.trace_id == "a" * 32
+    assert (len(drawn.trace_id), len(drawn.span_id)) == (32, 16)
+    assert drawn.trace_id == drawn.trace_id
 
 
 def test_a_trace_published_by_hand_within_stays_its_own(sdk: StartedSdk) -> None:
@@ -358,15 +269,335 @@ def test_a_trace_published_by_hand_within_stays_its_own(sdk: StartedSdk) -> None
         return "observed"
 
     f()
-    assert tracejudge.flush(60)
-    by_hand, observed = sdk.traces()
+    by_hand, observed = sdk.flushed()
     assert (by_hand["output"], observed["output"]) == ("by hand", "observed")
     assert by_hand["trace_id"] != observed["trace_id"]
     assert "spans" not in observed
-
-
-def test_after_shutdown_a_call_goes_on_and_is_a_counted_drop(sdk: StartedSdk) -> None:
-    f = tracejudge.observe(name="f")(upper)
     tracejudge.shutdown()
-    assert f("a") == "A"
-    assert sdk.client.totals().dropped == {"shutdown": 1}
+    assert f() == "observed"
+    assert sdk.client.totals().dropped == {"shutdown": 2}, "after shutdown a call goes on"
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_becomes_a_trace(sdk: StartedSdk) -> None:
+    with tracejudge.trace(name="answer", input="Where?", model="gpt-6-luna", user_id="u-1") as t:
+        t.output = "Here."
+        t.context = ["It is here.", tracejudge.Document("Or there.", id="d2")]
+        t.set(usage=tracejudge.Usage(12, 3), session_id="s-1")
+        t.feedback = tracejudge.Feedback(1)
+        assert (t.output, t.model, t.provider) == ("Here.", "gpt-6-luna", None)
+    assert the_trace(sdk) == EXPECTED["a block"]
+
+    async def main() -> None:
+        async with tracejudge.trace(name="answer", input={"q": "Where?"}) as t:
+            await asyncio.sleep(0)
+            t.output = ["Here."]
+
+    asyncio.run(main())
+    assert the_trace(sdk) == {**BASE, "name": "answer", "input": '{"q":"Where?"}', "output": "Here."}
+    with tracejudge.trace(tenant="a", tags={"team": "b", "tries": "own"}) as t:
+        t.set(tries=3)
+    tags = {"tenant": "a", "team": "b", "tries": "own"}
+    assert the_trace(sdk) == {**BASE, "output": "", "tags": tags}, "what a trace has no field for becomes a tag"
+
+
+def test_an_error_of_a_block_is_recorded_and_may_be_said_by_hand(sdk: StartedSdk) -> None:
+    def half_an_answer() -> None:
+        with tracejudge.trace(name="answer") as t:
+            t.output = "Half of"
+            raise ValueError("late")
+
+    with pytest.raises(ValueError, match="late"):
+        half_an_answer()
+    assert the_trace(sdk) == {**BASE, "name": "answer", "output": "Half of", "error": "ValueError: late"}
+    for error in (RuntimeError("mild"), "RuntimeError: mild"):
+        with tracejudge.trace() as t:
+            t.error = error
+        assert the_trace(sdk) == {**BASE, "output": "", "error": "RuntimeError: mild"}
+
+    def stream() -> Iterator[str]:
+        with tracejudge.trace(name="answer") as t:
+            t.output = "a"
+            yield "a"
+            t.output = "ab"
+            yield "b"
+
+    assert next(stream()) == "a"
+    assert the_trace(sdk) == {**BASE, "name": "answer", "output": "a"}, "a generator that is closed did not fail"
+
+
+def test_blocks_within_are_spans_with_attributes(sdk: StartedSdk) -> None:
+    with tracejudge.trace(name="answer") as t:
+        with tracejudge.trace(name="chat", kind="llm", input="Where?", model="gpt-6-luna") as chat:
+            chat.output = {"text": "Here."}
+            chat.usage = tracejudge.Usage(1, 2)
+            assert chat.trace_id == t.trace_id
+            with tracejudge.trace() as nameless:
+                nameless.kind = "tool"
+        t.output = "Here."
+    assert the_trace(sdk) == EXPECTED["blocks within"]
+
+
+class Computed:
+    @property
+    def page_content(self) -> str:
+        return "a"
+
+
+@tracejudge.observe(name="search", kind="retriever")
+def search(result: Any) -> Any:
+    return result
+
+
+def test_what_a_retriever_returns_is_the_context(sdk: StartedSdk) -> None:
+    for result, context in [*table("observed")["retrieved"], ([Computed()], [{"text": "a"}])]:
+        with tracejudge.trace(name="answer"):
+            search(result)
+        assert the_trace(sdk).get("context") == context, result
+
+    @tracejudge.observe(kind="retriever")
+    def hybrid() -> list[str]:
+        return [*search(["a"]), *search(["b"])]
+
+    with tracejudge.trace(name="answer"):
+        hybrid()
+        search(["c"])
+    assert the_trace(sdk)["context"] == ["a", "b", "c"], "nested ones fill it once"
+    with tracejudge.trace(name="answer", context=["own"]):
+        search(["found"])
+    assert the_trace(sdk)["context"] == ["own"]
+
+
+def test_values_under_other_names_arrive_as_in_publish(sdk: StartedSdk, caplog: pytest.LogCaptureFixture) -> None:
+    with tracejudge.trace(name="answer", documents=[Plain(text="given")]) as t:
+        search(["found"])
+        t.set(output="a", tags=["x"], colour="red")
+    with tracejudge.trace(name="answer") as t:
+        t.set(colour="red", tags=["x"], output={"answer": "a", "documents": [Plain(text="d")]})
+    first, second = published(sdk)
+    assert (first["context"], second["context"]) == ([{"text": "given"}], [{"text": "d"}])
+    for trace in (first, second):
+        assert (trace["output"], trace["tags"]) == ("a", {"x": "true", "colour": "red"})
+    sentence = "Field colour is no field and is sent as a tag"
+    assert [message.partition(";")[0] for message in caplog.messages] == [sentence]
+
+
+def test_the_current_trace_is_at_hand_anywhere_within_and_outside_goes_nowhere(sdk: StartedSdk) -> None:
+    ids: list[str] = []
+
+    @tracejudge.observe(name="answer")
+    def answer(question: str) -> str:
+        tracejudge.current().set(input=question.strip(), output="edited", user_id="u-1")
+        ids.append(tracejudge.current().trace_id)
+        return "raw"
+
+    assert answer(" Where? ") == "raw"
+    tracejudge.feedback(ids[0], 1)
+    assert the_trace(sdk) == {**BASE, "name": "answer", "input": "Where?", "output": "edited", "user_id": "u-1"}
+    assert [trace["trace_id"] for trace in sdk.traces()] == ids
+    assert sdk.records("f") == [{"trace_id": ids[0], "score": 1}]
+    tracejudge.current().set(output="lost")
+    tracejudge.current().user_id = "u-1"
+    assert tracejudge.current().trace_id == "", "feedback for a random one would be feedback for nothing"
+    assert published(sdk) == []
+
+
+def test_a_block_is_published_once_however_often_it_is_entered_and_a_span_ends_once(sdk: StartedSdk) -> None:
+    t = tracejudge.trace(name="answer")
+    with t, t:
+        t.output = "Here."
+    with t:
+        t.output = "Too late."
+    assert the_trace(sdk) == {**BASE, "name": "answer", "output": "Here."}
+    with tracejudge.trace(name="answer"):
+        inner = tracejudge.trace(name="inner")
+        with inner:
+            pass
+        with suppress(ValueError), inner:
+            raise ValueError
+    assert [(span["name"], span["status"]) for span in the_trace(sdk)["spans"]] == [("inner", "ok")]
+
+
+def test_the_trace_id_can_be_given_and_the_others_come_from_opentelemetry(sdk: StartedSdk) -> None:
+    with tracejudge.trace(trace_id="a" * 32) as t, tracejudge.trace(name="inner") as inner:
+        assert (t.trace_id, inner.trace_id) == ("a" * 32, "a" * 32)
+        t.set(trace_id="b" * 32)
+        assert (t.trace_id, inner.trace_id) == ("b" * 32, "b" * 32)
+    (trace,) = sdk.flushed()
+    assert (trace["trace_id"], trace["span_id"], inner.trace_id) == ("b" * 32, t.span_id, "b" * 32)
+    with in_span():
+        for trace_id in ("c" * 32, SPAN_IDS[0]):
+            with tracejudge.trace(trace_id=trace_id):
+                pass
+    other, same = sdk.flushed()
+    assert (other["trace_id"], other["span_id"] != SPAN_IDS[1]) == ("c" * 32, True)
+    assert (same["trace_id"], same["span_id"]) == SPAN_IDS
+    block = tracejudge.trace(name="answer")
+    with in_span():  # where it began
+        block.__enter__()
+    with tracejudge.trace(name="inner"):
+        pass
+    block.__exit__(None, None, None)
+    (trace,) = sdk.flushed()
+    assert (trace["trace_id"], trace["span_id"]) == SPAN_IDS
+    assert trace["spans"][0]["parent_id"] == SPAN_IDS[1]
+
+
+class Raising:
+    """Raises whatever it is asked."""
+
+    @property
+    def __class__(self) -> type:
+        raise ValueError("asked")
+
+    def __bool__(self) -> bool:
+        raise ValueError("asked")
+
+
+@pytest.mark.swallows
+def test_what_cannot_be_read_is_left_out_and_a_fault_of_ours_is_a_counted_drop(
+    sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = ("usage", "tags", "started_at", "context")
+    for field in fields:
+        with tracejudge.trace(name="answer", **{field: Raising()}) as t:
+            t.set(output=field, **{field: Raising()})
+    traces = sdk.flushed()
+    assert [trace["output"] for trace in traces] == [*fields]
+    assert not any({"usage", "tags", "context"} & trace.keys() for trace in traces)
+    for field in ("name", "input", "output", "error", "kind", "model"):
+        with tracejudge.trace(name="answer"), tracejudge.trace(**{field: Raising()}) as step:
+            step.set(**{field: Raising()})
+        (span,) = the_trace(sdk)["spans"]
+        # What has no content is left out; a name and a kind are needed.
+        written = "<Raising>" in [*span.values(), *span.get("attributes", {}).values()]
+        assert written is (field in {"name", "kind"}), field
+        assert span["status"] == ("error" if field == "error" else "ok"), field
+
+    def fault(*_: object) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(recording, "trace_fields", fault)
+    with tracejudge.trace(name="answer"):
+        pass
+    assert published(sdk) == []
+    assert sdk.client.totals().dropped == {"invalid": 1}
+
+
+# --- threads, tasks, contexts and processes --------------------------------------------------------------------------
+
+
+@tracejudge.observe(name="work")
+def work(who: str) -> str:
+    return who
+
+
+@tracejudge.observe(name="awaited")
+async def awaited(who: str) -> str:
+    await asyncio.sleep(0)
+    return work(who)
+
+
+async def gathered() -> str:
+    return "".join(await asyncio.gather(*(awaited(who) for who in "abc")))
+
+
+def test_gathered_coroutines_are_spans_with_their_own_children_or_traces_apart(sdk: StartedSdk) -> None:
+    assert asyncio.run(tracejudge.observe(name="answer")(gathered)()) == "abc"
+    spans = the_trace(sdk)["spans"]
+    parents = {span["span_id"]: span for span in spans if span["name"] == "awaited"}
+    works = [span for span in spans if span["name"] == "work"]
+    assert [span["parent_id"] for span in parents.values()] == ["s0"] * 3
+    assert sorted(span["outputs"] for span in works) == ["a", "b", "c"]
+    assert all(parents[span["parent_id"]]["outputs"] == span["outputs"] for span in works)
+    asyncio.run(gathered())
+    traces = published(sdk)
+    assert sorted(trace["output"] for trace in traces) == ["a", "b", "c"]
+    assert all([span["outputs"] for span in trace["spans"]] == [trace["output"]] for trace in traces)
+
+
+def test_threads_go_along_with_their_trace_if_they_have_its_context(sdk: StartedSdk) -> None:
+    @tracejudge.observe(name="answer")
+    async def answer() -> str:
+        return await asyncio.to_thread(work, "a")
+
+    asyncio.run(answer())
+    assert [span["name"] for span in the_trace(sdk)["spans"]] == ["work"]
+    with ThreadPoolExecutor(4) as pool, tracejudge.trace(name="answer"):
+        futures = [pool.submit(contextvars.copy_context().run, work, str(number)) for number in range(200)]
+        for future in futures:
+            future.result()
+    assert sorted(int(span["outputs"]) for span in the_trace(sdk)["spans"]) == list(range(200))
+    with tracejudge.trace(name="answer"):
+        thread = threading.Thread(target=work, args=("a",))
+        thread.start()
+        thread.join()
+    first, second = published(sdk)
+    assert (first["name"], second["name"], "spans" in second) == ("work", "answer", False)
+
+
+def test_a_task_that_outlives_its_trace_is_an_unfinished_span_and_then_on_its_own(sdk: StartedSdk) -> None:
+    @tracejudge.observe(name="background")
+    async def background(told: asyncio.Event) -> str:
+        await told.wait()
+        return work("late")
+
+    @tracejudge.observe(name="answer")
+    async def answer(told: asyncio.Event) -> "asyncio.Task[str]":
+        task = asyncio.create_task(background(told))
+        await asyncio.sleep(0)
+        return task
+
+    async def main() -> None:
+        told = asyncio.Event()
+        task = await answer(told)
+        told.set()
+        await task
+
+    asyncio.run(main())
+    first, second = published(sdk)
+    assert [(span["name"], span["status"]) for span in first["spans"]] == [("background", "unfinished")]
+    assert (second["name"], second["output"]) == ("work", "late")
+
+
+def test_blocks_left_in_another_order_or_context_keep_no_context(sdk: StartedSdk) -> None:
+    first, second = tracejudge.trace(name="first"), tracejudge.trace(name="second")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    work("after")
+    first_trace, other = published(sdk)
+    assert [(span["name"], span["status"]) for span in first_trace["spans"]] == [("second", "unfinished")]
+    assert (other["name"], recording.current_step()) == ("work", None)
+    block = tracejudge.trace(name="block")
+    contextvars.Context().run(block.__enter__)
+    with tracejudge.trace(name="other") as outer:
+        block.__exit__(None, None, None)
+        assert tracejudge.current().span_id == outer.span_id
+    assert [trace["name"] for trace in published(sdk)] == ["block", "other"]
+    # Each block is closed elsewhere, so this context keeps what was entered last, and nothing before it.
+    for _ in range(3):
+        block = tracejudge.trace(name="block")
+        block.__enter__()
+        contextvars.Context().run(block.__exit__, None, None, None)
+    assert recording._current.get() is block._step  # what a context keeps has no other sign than memory
+    with tracejudge.trace(name="next") as t:
+        assert (t._step._outer, t._step.parent) == (None, None)
+    assert recording._current.get() is None
+    assert len(published(sdk)) == 4
+
+
+def test_a_fork_within_a_trace_publishes_it_once(sdk: StartedSdk) -> None:
+    with tracejudge.trace(name="answer", output="once") as t:
+        work("parent")
+        child = os.fork()
+        if child == 0:
+            # In the child this trace is not there: calls are not its spans, and its end publishes nothing.
+            alone, before = recording.current_step() is None, sdk.client.totals().published
+            t.__exit__(None, None, None)
+            os._exit(0 if alone and sdk.client.totals().published == before else 1)
+        assert os.waitpid(child, 0) == (child, 0)
+    assert [(trace["name"], len(trace["spans"])) for trace in published(sdk)] == [("answer", 1)]

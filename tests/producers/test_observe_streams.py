@@ -1,23 +1,35 @@
-"""`observe` on generators and asynchronous generators: pieces are collected, and all passes through both ways."""
+"""`observe` on generators: pieces are collected, all passes both ways; whatever is observed is written and bounded."""
 
 import asyncio
 import contextvars
 import gc
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+import logging
+import threading
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import aclosing
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
+from unittest.mock import Mock
 
+import lookalikes as like
+import msgspec
 import pytest
-from observe_reading import published, the_trace
-from sdk_started import StartedSdk
+from sdk_rig import StartedSdk, published, the_trace
 
 import tracejudge
+from tracejudge.content.encode import TypeMark, error_text, plain
+from tracejudge.content.truncate import SPANS_CHARACTERS, VALUE_CHARACTERS, Budget
+from tracejudge.tracing.step import MAX_SPANS, Recording, Step
+from tracejudge.tracing.stream import StreamPieces
 
 STREAM = {"trace_id": "t0", "span_id": "s0", "service": "shop", "name": "stream"}
+observed = tracejudge.observe(name="stream")
 
 
-@tracejudge.observe(name="stream")
+@observed
 def stream(pieces: Any) -> Iterator[Any]:
     for piece in pieces:
         if isinstance(piece, BaseException):
@@ -25,13 +37,18 @@ def stream(pieces: Any) -> Iterator[Any]:
         yield piece
 
 
-@tracejudge.observe(name="stream")
+@observed
 async def async_stream(pieces: Any) -> AsyncIterator[Any]:
     for piece in pieces:
         await asyncio.sleep(0)
         if isinstance(piece, BaseException):
             raise piece
         yield piece
+
+
+@tracejudge.observe(name="work")
+def work(who: str) -> str:
+    return who
 
 
 def consume(pieces: Any) -> list[Any]:
@@ -45,46 +62,26 @@ def consume_async(pieces: Any) -> list[Any]:
     return asyncio.run(collect())
 
 
-both_ways = pytest.mark.parametrize(
-    "consumed", [pytest.param(consume, id="generator"), pytest.param(consume_async, id="async generator")]
-)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "output"),
-    [
-        pytest.param(["On ", "its", " way."], "On its way.", id="texts are joined"),
-        pytest.param([], "", id="nothing"),
-        pytest.param(["On", None, "!"], "On!", id="none is no piece"),
-        pytest.param([{"n": 1}, 2], '[{"n":1},2]', id="other pieces are listed"),
-        pytest.param(["a", "b", {"n": 1}, "c", "d"], '["ab",{"n":1},"cd"]', id="mixed pieces"),
-    ],
-)
-@both_ways
-def test_pieces_are_passed_on_and_collected(
-    sdk: StartedSdk, consumed: Callable[[Any], list[Any]], pieces: list[Any], output: str
-) -> None:
-    assert consumed(pieces) == pieces
-    trace = the_trace(sdk)
-    del trace["input"]
-    assert trace == {**STREAM, "output": output}
-
-
-@both_ways
-def test_an_exception_is_recorded_after_what_came(sdk: StartedSdk, consumed: Callable[[Any], list[Any]]) -> None:
+def test_pieces_are_passed_on_and_collected_and_an_exception_is_recorded_after_them(sdk: StartedSdk) -> None:
     error = ValueError("cut")
-    with pytest.raises(ValueError, match="cut") as caught:
-        consumed(("On ", "its", error))
-    assert caught.value is error
-    trace = the_trace(sdk)
-    del trace["input"]
-    assert trace == {**STREAM, "output": "On its", "error": "ValueError: cut"}
+    for consumed in (consume, consume_async):
+        for pieces, output in like.table("observed")["pieces"]:
+            assert consumed(pieces) == pieces
+            trace = the_trace(sdk)
+            del trace["input"]
+            assert trace == {**STREAM, "output": output}, consumed
+        with pytest.raises(ValueError, match="cut") as caught:
+            consumed(("On ", "its", error))
+        assert caught.value is error
+        trace = the_trace(sdk)
+        del trace["input"]
+        assert trace == {**STREAM, "output": "On its", "error": "ValueError: cut"}, consumed
 
 
-def test_a_closed_generator_is_no_failure(sdk: StartedSdk) -> None:
+def test_a_generator_that_is_closed_or_dropped_has_not_failed(sdk: StartedSdk) -> None:
     closed: list[str] = []
 
-    @tracejudge.observe(name="stream")
+    @observed
     def answer() -> Generator[str, None, None]:
         try:
             yield from "abc"
@@ -96,10 +93,17 @@ def test_a_closed_generator_is_no_failure(sdk: StartedSdk) -> None:
     generator.close()
     assert closed == ["inner"]
     assert the_trace(sdk) == {**STREAM, "output": "ab"}
+    dropped = stream("abc")
+    next(dropped)
+    del dropped
+    gc.collect()
+    assert the_trace(sdk) == {**STREAM, "input": "abc", "output": "a"}
+    stream("abc")
+    assert published(sdk) == [], "one that nobody began"
 
 
 def test_what_a_generator_does_when_closed_is_part_of_its_trace(sdk: StartedSdk) -> None:
-    @tracejudge.observe(name="stream")
+    @observed
     def answer() -> Generator[str, None, None]:
         try:
             yield "a"
@@ -116,24 +120,13 @@ def test_what_a_generator_does_when_closed_is_part_of_its_trace(sdk: StartedSdk)
     assert trace == {**STREAM, "output": "a", "error": "KeyError: 'held'"}
 
 
-def test_a_dropped_generator_is_no_failure(sdk: StartedSdk) -> None:
-    generator = stream("abc")
-    next(generator)
-    del generator
-    gc.collect()
-    assert the_trace(sdk) == {**STREAM, "input": "abc", "output": "a"}
-
-
-def test_a_generator_nobody_began_is_no_trace(sdk: StartedSdk) -> None:
-    stream("abc")
-    assert published(sdk) == []
-
-
-@pytest.mark.parametrize("close", [True, False], ids=["closed", "dropped"])
-def test_an_async_generator_left_early_is_no_failure(sdk: StartedSdk, close: bool) -> None:  # noqa: FBT001
+def test_async_generators_that_are_left_are_closed_once_and_have_not_failed(sdk: StartedSdk) -> None:
+    """At its end the loop closes the wrapper and the wrapped one at the same time, in any order."""
     closed: list[str] = []
+    trouble: list[Any] = []
+    held: list[Any] = []
 
-    @tracejudge.observe(name="stream")
+    @observed
     async def answer() -> AsyncGenerator[str, None]:
         try:
             yield "a"
@@ -142,7 +135,7 @@ def test_an_async_generator_left_early_is_no_failure(sdk: StartedSdk, close: boo
             await asyncio.sleep(0)
             closed.append("inner")
 
-    async def main() -> None:
+    async def left(*, close: bool) -> None:
         generator = answer()
         await anext(generator)
         if close:
@@ -151,37 +144,24 @@ def test_an_async_generator_left_early_is_no_failure(sdk: StartedSdk, close: boo
         gc.collect()
         for _ in range(5):
             await asyncio.sleep(0)
-        assert closed == ["inner"]
+        assert closed.pop() == "inner"
 
-    asyncio.run(main())
-    assert the_trace(sdk) == {**STREAM, "output": "a"}
-
-
-def test_async_generators_open_at_the_end_of_their_loop_are_closed_once(sdk: StartedSdk) -> None:
-    """The loop closes the wrapper and the wrapped one at the same time, in any order."""
-    held: list[Any] = []
-    trouble: list[Any] = []
-
-    @tracejudge.observe(name="stream")
-    async def answer() -> AsyncGenerator[str, None]:
-        try:
-            yield "a"
-        finally:
-            await asyncio.sleep(0)
-
-    async def main() -> None:
+    async def left_open() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: trouble.append(context))
         for _ in range(20):
             held.append(answer())
             await anext(held[-1])
 
-    asyncio.run(main())
+    for close in (True, False):
+        asyncio.run(left(close=close))
+        assert the_trace(sdk) == {**STREAM, "output": "a"}
+    asyncio.run(left_open())
     assert trouble == []
     assert [(trace["output"], trace.get("error")) for trace in published(sdk)] == [("a", None)] * 20
 
 
 def test_send_throw_and_return_pass_through(sdk: StartedSdk) -> None:
-    @tracejudge.observe(name="stream")
+    @observed
     def echo() -> Generator[str, str, str]:
         message = yield "begin"
         try:
@@ -199,10 +179,8 @@ def test_send_throw_and_return_pass_through(sdk: StartedSdk) -> None:
     assert stopped.value.value == "end"
     assert the_trace(sdk) == {**STREAM, "output": "beginhiKeyError('k')"}
 
-
-def test_asend_and_athrow_pass_through(sdk: StartedSdk) -> None:
-    @tracejudge.observe(name="stream")
-    async def echo() -> AsyncGenerator[str, str]:
+    @observed
+    async def async_echo() -> AsyncGenerator[str, str]:
         message = yield "begin"
         try:
             yield message
@@ -210,7 +188,7 @@ def test_asend_and_athrow_pass_through(sdk: StartedSdk) -> None:
             yield repr(error)
 
     async def main() -> None:
-        generator = echo()
+        generator = async_echo()
         assert await anext(generator) == "begin"
         assert await generator.asend("hi") == "hi"
         assert await generator.athrow(KeyError("k")) == "KeyError('k')"
@@ -219,14 +197,11 @@ def test_asend_and_athrow_pass_through(sdk: StartedSdk) -> None:
 
     asyncio.run(main())
     assert the_trace(sdk) == {**STREAM, "output": "beginhiKeyError('k')"}
-
-
-def test_an_exception_thrown_in_and_not_caught_is_recorded(sdk: StartedSdk) -> None:
-    generator: Any = stream("abc")
-    next(generator)
+    uncaught: Any = stream("abc")
+    next(uncaught)
     error = KeyError("k")
     with pytest.raises(KeyError) as caught:
-        generator.throw(error)
+        uncaught.throw(error)
     assert caught.value is error
     assert the_trace(sdk) == {**STREAM, "input": "abc", "output": "a", "error": "KeyError: 'k'"}
 
@@ -241,11 +216,7 @@ def test_a_choice_takes_the_text_from_each_piece(sdk: StartedSdk) -> None:
 
 
 def test_a_stream_is_current_for_itself_and_not_for_its_consumer(sdk: StartedSdk) -> None:
-    @tracejudge.observe(name="work")
-    def work(who: str) -> str:
-        return who
-
-    @tracejudge.observe(name="stream")
+    @observed
     def answer() -> Iterator[str]:
         with tracejudge.trace(name="part"):
             yield work("first")
@@ -253,25 +224,19 @@ def test_a_stream_is_current_for_itself_and_not_for_its_consumer(sdk: StartedSdk
 
     for _ in answer():
         work("consumer")
-    consumers, streams = published(sdk)[:-1], published(sdk)[-1]
+    *consumers, streams = published(sdk)
     assert [trace["input"] for trace in consumers] == ["consumer", "consumer"]
     part, *works = streams["spans"]
     assert part["parent_id"] == streams["span_id"]
-    assert [(span["parent_id"], span["inputs"]) for span in works] == [
-        (part["span_id"], "first"),
-        (part["span_id"], "second"),
-    ]
+    expected = [(part["span_id"], "first"), (part["span_id"], "second")]
+    assert [(span["parent_id"], span["inputs"]) for span in works] == expected
 
 
 def test_interleaved_streams_keep_apart(sdk: StartedSdk) -> None:
-    @tracejudge.observe(name="work")
-    async def work(who: str) -> str:
-        return who
-
-    @tracejudge.observe(name="stream")
+    @observed
     async def answer(who: str) -> AsyncIterator[str]:
         for _ in range(2):
-            yield await work(who)
+            yield work(who)
 
     async def main() -> None:
         first, other = answer("one"), answer("other")
@@ -287,37 +252,213 @@ def test_interleaved_streams_keep_apart(sdk: StartedSdk) -> None:
         assert [span["outputs"] for span in trace["spans"]] == [who, who]
 
 
-def test_a_stream_may_go_on_in_another_context(sdk: StartedSdk) -> None:
-    """As web servers do, which take each piece in a thread or task of its own."""
+def test_a_stream_may_go_on_in_another_context_and_is_a_span_within_a_trace(sdk: StartedSdk) -> None:
+    """Web servers take each piece in a thread or task of its own."""
     generator = stream("abc")
     assert [contextvars.copy_context().run(next, generator) for _ in "abc"] == ["a", "b", "c"]
     assert contextvars.Context().run(next, generator, "over") == "over"
     assert the_trace(sdk) == {**STREAM, "input": "abc", "output": "abc"}
-
-
-def test_a_stream_within_a_trace_is_a_span_of_it(sdk: StartedSdk) -> None:
     with tracejudge.trace(name="answer") as t:
         t.output = "".join(stream("abc"))
-    assert the_trace(sdk) == {
-        **STREAM,
-        "name": "answer",
-        "output": "abc",
-        "spans": [
-            {"span_id": "s1", "parent_id": "s0", "name": "stream", "status": "ok", "inputs": "abc", "outputs": "abc"}
-        ],
-    }
+    span = {"span_id": "s1", "parent_id": "s0", "name": "stream", "status": "ok", "inputs": "abc", "outputs": "abc"}
+    assert the_trace(sdk) == {**STREAM, "name": "answer", "output": "abc", "spans": [span]}
 
 
-def test_without_init_everything_passes_through() -> None:
+def test_without_init_everything_passes_through_and_generators_stay_generators() -> None:
     assert consume("abc") == consume_async("abc") == ["a", "b", "c"]
     generator: Any = stream("abc")
     next(generator)
     with pytest.raises(KeyError):
         generator.throw(KeyError())
-
-
-def test_generators_stay_generators() -> None:
     assert inspect.isgeneratorfunction(stream)
     assert inspect.isgenerator(stream(""))
     assert inspect.isasyncgenfunction(async_stream)
     assert inspect.isasyncgen(async_stream(""))
+
+
+# --- values: no foreign code, nothing raised into the host, bounded memory -------------------------------------------
+
+
+class Text(str):
+    """A string of the host's."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise AssertionError("asked for its text")
+
+
+class Lazy:
+    """Wakes up when it is looked at."""
+
+    @property
+    def __class__(self) -> type:
+        raise AssertionError("woken up")
+
+    def __repr__(self) -> str:
+        raise AssertionError("asked for its repr")
+
+
+class Struct(msgspec.Struct):
+    parts: tuple[int, ...]
+
+
+class SimpleClient:
+    """As clients of libraries are: some settings, and parts that are no data."""
+
+    def __init__(self) -> None:
+        self.address, self.lock, self.log = "https://user:password@host", threading.Lock(), logging.getLogger("tests")
+
+
+class Account:
+    def __init__(self) -> None:
+        self.name, self._hidden, self.api_key, self.owner = "n", "SECRET", "SECRET", self
+
+
+RECURSIVE: list[Any] = []
+RECURSIVE.append(RECURSIVE)
+NESTED: Any = "<list>"
+for _ in range(16):
+    NESTED = [NESTED]
+
+VALUES: list[tuple[Any, Any]] = [
+    (like.Colour.RED, "red"),
+    (Text("text"), "text"),
+    (Mock(), {"method_calls": []}),
+    (like.Keyed("ann"), {"name": "ann"}),  # without what its repr hides
+    (Struct((1, 2)), {"parts": [1, 2]}),
+    ({1: "a", None: "b", (2,): "c"}, {"1": "a", "null": "b", "<tuple>": "c"}),
+    ({"a", 1} - {1}, ["a"]),
+    (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"),
+    (Decimal("1.50"), "1.50"),
+    (uuid.UUID(int=7), "00000000-0000-0000-0000-000000000007"),
+    (b"bytes", "bytes"),
+    ("half \ud83d", "half ?"),
+    (RECURSIVE, NESTED),
+]
+
+
+def test_values_are_written_without_their_own_code_and_arrive_at_the_reader(sdk: StartedSdk) -> None:
+    for value, written in VALUES:
+        assert plain(value, Budget()) == written
+        with tracejudge.trace():
+            tracejudge.observe(name="f")(lambda values: values)(value)
+        (span,) = the_trace(sdk)["spans"]
+        assert span["outputs"] == written
+        assert span["inputs"] in (written, {"values": written}, {"values": NESTED[0]})
+
+
+def test_an_object_is_written_by_its_public_attributes() -> None:
+    written = str(plain({"account": Account()}, Budget()))
+    assert written.startswith("{'account': {'name': 'n', 'owner': {'name': 'n', 'owner': {'name'")
+    assert written.count("owner") < 5
+    assert "SECRET" not in written
+    assert "<" not in written
+    client = SimpleClient()
+    for value in (Lazy(), 10**5000, object(), [object()], client, [client], logging.getLogger("tests")):
+        assert type(plain(value, Budget())) is TypeMark
+
+
+class Failing:
+    def model_dump(self) -> dict[str, Any]:
+        raise ValueError("no dump")
+
+
+class Nameless(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise ValueError("no name")
+
+
+class NoName(metaclass=Nameless):
+    pass
+
+
+class Wordless(Exception):  # noqa: N818
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.swallows
+def test_values_that_fail_are_left_out() -> None:
+    for value, written in ((Failing(), "<Failing>"), (NoName(), "<NoName>")):
+        assert plain([1, {"a": value, "b": 2}], Budget()) == [1, {"b": 2}], written
+        for alone in (value, [value], {"a": value}):
+            assert type(plain(alone, Budget())) is TypeMark, written
+        assert plain(value, Budget()) == written
+    assert error_text(Wordless()) == "Wordless"
+
+
+def steps_of(t: tracejudge.OpenTrace) -> list[Step]:
+    assert t._step.recording is not None  # what is held is seen nowhere else
+    return t._step.recording._steps
+
+
+def test_what_there_is_no_room_for_is_marked(sdk: StartedSdk) -> None:
+    ten, rest = "a" * 10, "[... 7 characters cut]"
+    cases: list[tuple[Any, Any]] = [
+        ("a" * 100, "a" * 60 + "[... 40 characters cut]"),
+        ([ten] * 9, [ten, ten, ten, ten, "a" * 4 + "[... 6 characters cut]", "[... 4 values cut]"]),
+        ([1] * 100, [1, 1, 1, "[... 97 values cut]"]),
+        ({"a": "b" * 50, "c": 1}, {"a": "b" * 43 + rest, "...": "[... 1 values cut]"}),
+    ]
+    for value, written in cases:
+        assert plain(value, Budget(60)) == written
+    pieces = StreamPieces(Budget(10))
+    for _ in range(1_000):
+        pieces.add("abc")
+    assert pieces.value() == "abcabcabca[... 2,990 characters cut]"
+    pieces = StreamPieces(Budget(40))
+    for number in range(1_000):
+        pieces.add(number)
+        pieces.add("a")
+    assert pieces.value() == [0, "a", 1, "a", 2, "[... 998 characters cut]", "[... 997 values cut]"]
+    tracejudge.observe(name="f")(lambda first, two: None)(["x" * 100] * 1_000_000, 1)  # noqa: ARG005
+    assert len(the_trace(sdk)["input"]) < VALUE_CHARACTERS * 1.1
+    with tracejudge.trace() as t:
+        texts = ("x" * 1024 for _ in range(VALUE_CHARACTERS // 1024 + 2))
+        assert sum(len(piece) for piece in stream(texts)) == VALUE_CHARACTERS + 2048
+        assert steps_of(t)[0].fields["output"] == "x" * VALUE_CHARACTERS + "[... 2,048 characters cut]"
+
+
+def test_spans_are_bounded_in_number_and_in_size_together(sdk: StartedSdk) -> None:
+    idle = tracejudge.observe(name="work")(lambda: None)
+    with tracejudge.trace(name="answer"):
+        for _ in range(MAX_SPANS + 1_234):
+            idle()
+        with tracejudge.trace(name="unseen") as unseen:
+            unseen.output = "x"
+    *spans, last = the_trace(sdk)["spans"]
+    assert spans == [
+        {"span_id": f"s{number}", "parent_id": "s0", "name": "work", "status": "ok"}
+        for number in range(1, MAX_SPANS + 1)
+    ]
+    assert last == {"span_id": f"s{MAX_SPANS + 1}", "parent_id": "s0", "name": "[... 1,235 spans cut]"}
+    with tracejudge.trace(name="answer") as t:
+        for _ in range(100):
+            work("x" * 100_000)
+        texts = [step.fields[name] for step in steps_of(t) for name in ("input", "output")]
+    assert len(texts) == 200
+    assert SPANS_CHARACTERS <= sum(map(len, texts)) < SPANS_CHARACTERS * 1.01
+
+
+@pytest.mark.usefixtures("sdk")
+def test_what_ended_leaves_nothing_to_the_garbage_collector() -> None:
+    def left() -> int:
+        return sum(type(each) in {Step, Recording} for each in gc.get_objects())
+
+    @tracejudge.observe
+    def part() -> Iterator[str]:
+        with tracejudge.trace(name="part"):
+            yield "a"
+
+    gc.collect()
+    before = left()
+    gc.disable()
+    try:
+        with tracejudge.trace(name="answer"):
+            list(part())
+        tracejudge.observe(str)(1)
+        assert left() == before
+    finally:
+        gc.enable()

@@ -1,4 +1,7 @@
-"""The SDK on a Redis Cluster: which partition gets a trace, and that moves and failovers lose and double nothing."""
+"""Redis Cluster, sentinels and TLS: which partition gets a trace, and that moves and failovers lose and double nothing.
+
+Partitions are as a worker sees them.
+"""
 
 import logging
 import threading
@@ -7,16 +10,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 from redis.crc import key_slot
-from sdk_entries import StoredEntry, stored_entry
-from sdk_programs import PATIENT, Host
+from sdk_rig import Host, StoredEntry, stored_entry
 from support.cluster import Cluster, running_cluster
 from support.partition_parts import home, named_in, three_partitions
 from support.processes import bounded_s, wait_until
+from support.redis_kinds import TlsRedis, make_certificates, watched
 from support.stage_parts import IngestHarness, Keyspace
 
 import tracejudge
@@ -28,18 +31,10 @@ from tracejudge.log import DeliveryError
 from worker.base.accounting import Account, read_account, sum_accounts
 
 COUNT = 8
-PLACES = {
-    "4bf92f3577b34da6a3ce929d0e0e4736": [0, 4, 52],
-    "00000000000000000000000000000001": [0, 6, 6],
-    "session-1": [0, 6, 46],
-    "Zürich": [0, 6, 62],
-    "🦊": [0, 7, 39],
-}
-"""The partition of a name among 1, 8 and 64."""
 
 
 class Partitions:
-    """Eight partitions of a cluster, as a worker sees them."""
+    """Eight partitions of a cluster."""
 
     def __init__(self, keyspaces: list[Keyspace]) -> None:
         self.each = keyspaces
@@ -52,17 +47,25 @@ class Partitions:
     def outputs(self) -> list[str]:
         return sorted(entry.record["output"] for number in range(COUNT) for entry in self.entries(number))
 
-    def counted(self, number: int, producer: str) -> dict[str, int]:
-        """Read what a partition says of a producer."""
-        space = self.each[number]
-        stored = space.client.hgetall(space.keys.producer(producer))
-        return {name: int(stored.get(name.encode(), 0)) for name in ("sent", "lost")}
+    def counts(self, name: str, producer: str | None = None) -> list[int]:
+        """Read a count of a producer, this one unless named, from each partition."""
+        producer = producer or client().producer
+        stored = [space.client.hget(space.keys.producer(producer), name) for space in self.each]
+        return [int(value or 0) for value in stored]
 
     def account(self) -> Account:
         """Read everything as a worker does, and return the account of all partitions."""
         for space in self.each:
             IngestHarness(space).process()
         return sum_accounts([read_account(space.store) for space in self.each])
+
+    def assert_all_arrived(self, published: int) -> None:
+        """Each trace is there once or counts as lost by its partition: Redis had confirmed it before a failover."""
+        assert [output for output, times in Counter(self.outputs()).items() if times > 1] == []
+        sent, lost = self.counts("sent"), self.counts("lost")
+        arrived = [len(self.entries(number)) for number in range(COUNT)]
+        assert [each - gone for each, gone in zip(sent, lost, strict=True)] == arrived
+        assert sum(sent) == published
 
 
 def client() -> api.Client:
@@ -99,18 +102,20 @@ def own_cluster() -> Iterator[Cluster]:
 def own(own_cluster: Cluster, prefix: str) -> Iterator[Partitions]:
     own_cluster.wait_well()
     with three_partitions(own_cluster.url, prefix, COUNT) as keyspaces:
+        begin(own_cluster, prefix, max_items=50)
+        publish_everywhere(2)
+        assert tracejudge.flush(60)
         yield Partitions(keyspaces)
-
-
-def test_the_hash_is_the_documented_one() -> None:
-    for name, numbers in PLACES.items():
-        for trace_id, session_id in ((name, None), (name, ""), ("another", name)):
-            assert [place_of(trace_id, session_id) % count for count in (1, 8, 64)] == numbers, (trace_id, session_id)
 
 
 def test_a_session_is_in_one_partition_under_whatever_name_it_is_given(
     cluster: Cluster, prefix: str, partitions: Partitions
 ) -> None:
+    places = {"4bf92f3577b34da6a3ce929d0e0e4736": [0, 4, 52], "00000000000000000000000000000001": [0, 6, 6]}
+    places |= {"session-1": [0, 6, 46], "Zürich": [0, 6, 62], "🦊": [0, 7, 39]}
+    for name, numbers in places.items():  # as documented, of 1, 8 and 64 partitions
+        for trace_id, session_id in ((name, None), (name, ""), ("another", name)):
+            assert [place_of(trace_id, session_id) % count for count in (1, 8, 64)] == numbers, (trace_id, session_id)
     begin(cluster, prefix)
     for number in range(30):
         tracejudge.publish(input="q", output="a", session_id=f"s{number}")
@@ -120,13 +125,10 @@ def test_a_session_is_in_one_partition_under_whatever_name_it_is_given(
     late = tracejudge.publish("q", "a", session_id="s1")
     tracejudge.feedback(late, -1)
     assert tracejudge.flush(60)
-    places = [
-        (number, home(entry.record["trace_id"], entry.record.get("session_id"), COUNT))
-        for number in range(COUNT)
-        for entry in partitions.entries(number)
-    ]
-    assert len(places) == 121
-    assert [place for place in places if place[0] != place[1]] == []
+    records = [(number, entry.record) for number in range(COUNT) for entry in partitions.entries(number)]
+    assert len(records) == 121
+    for number, record in records:
+        assert number == home(record["trace_id"], record.get("session_id"), COUNT), record
     assert [n for n in range(COUNT) for _ in partitions.entries(n, "f")] == [home(late, None, COUNT)]
 
 
@@ -170,8 +172,8 @@ def test_what_a_partition_has_lost_counts_there(cluster: Cluster, prefix: str, p
     space.client.delete(space.keys.traces, space.keys.producer(client().producer))
     publish_everywhere(1, "later")
     assert tracejudge.flush(60)
-    expected = [{"sent": 3, "lost": 2 if number == 1 else 0} for number in range(COUNT)]
-    assert [partitions.counted(number, client().producer) for number in range(COUNT)] == expected
+    assert partitions.counts("sent") == [3] * COUNT
+    assert partitions.counts("lost") == [0, 2, *[0] * (COUNT - 2)]
 
 
 def test_a_batch_that_was_confirmed_in_part_is_sent_again_and_nothing_counts_as_lost(
@@ -184,14 +186,14 @@ def test_a_batch_that_was_confirmed_in_part_is_sent_again_and_nothing_counts_as_
     last.client.set(last.keys.traces, "text")
     with pytest.raises(DeliveryError, match="WRONGTYPE"):
         stream.append(Batch(1, entries, COUNT, 1, COUNT, 0), lambda: None)
-    assert partitions.counted(0, "p1") == {"sent": 1, "lost": 0}
+    assert (partitions.counts("sent", "p1")[0], partitions.counts("lost", "p1")[0]) == (1, 0)
     # Meanwhile the first partition loses its part, which is appended once more.
     first.client.delete(first.keys.traces, first.keys.producer("p1"))
     last.client.delete(last.keys.traces)
     for number in (1, 1, 2):
         stream.append(Batch(number, entries, COUNT, 1, COUNT, 0), lambda: None)
     stream.disconnect()
-    assert [partitions.counted(number, "p1") for number in range(COUNT)] == [{"sent": 2, "lost": 0}] * COUNT
+    assert (partitions.counts("sent", "p1"), partitions.counts("lost", "p1")) == ([2] * COUNT, [0] * COUNT)
     assert [space.client.xlen(space.keys.traces) for space in partitions.each] == [2] * COUNT
 
 
@@ -214,12 +216,13 @@ def test_the_account_of_all_partitions_balances_also_when_the_process_is_killed(
     for number in range(60):
         tracejudge.publish("q", "a" if number % 6 else None)
     assert tracejudge.flush(60)
-    reports = [number for number in range(COUNT) for _ in partitions.entries(number, "r")]
-    assert set(reports) == {home(client().producer, None, COUNT)}
+    reports = {number for number in range(COUNT) for _ in partitions.entries(number, "r")}
+    assert reports == {home(client().producer, None, COUNT)}
     dropped = client().totals().dropped
     account = partitions.account()
     assert (account.published, account.dropped, account.unread, account.lost) == (60, sum(dropped.values()), 0, 0)
-    with host(cluster, prefix, tmp_path).begin(KILLED) as program:
+    with Host(tmp_path, cluster.url, prefix).begin(KILLED) as program:
+        assert program.stdout is not None
         assert program.stdout.readline() == "flushed\n"
         wait_until(lambda: sum(space.client.xlen(space.keys.traces) for space in partitions.each) > 500)
         program.kill()
@@ -229,22 +232,8 @@ def test_the_account_of_all_partitions_balances_also_when_the_process_is_killed(
     assert (account.unread, account.lost) == (0, 0)
 
 
-def host(cluster: Cluster, prefix: str, folder: Path) -> Host:
-    server: Any = SimpleNamespace(patient_url=cluster.url)
-    return Host(folder, server, prefix)
-
-
 FORKING = """
-import sys, threading, tracejudge, multiprocessing
-from tracejudge.delivery import fork as forking
-class Watch:
-    def find_spec(self, name, path=None, target=None):
-        if threading.current_thread() is not threading.main_thread():
-            forks = forking._Forks
-            if not (forks.importing.locked() or forks.connecting.locked()):
-                print(name)
-sys.meta_path.insert(0, Watch())
-
+import multiprocessing
 def publish(name):
     for number in range(10):
         tracejudge.publish("q", f"{name} {number}")
@@ -261,7 +250,7 @@ if __name__ == "__main__":
 def test_a_fork_delivers_to_all_partitions_and_waits_for_what_the_sender_imports(
     cluster: Cluster, prefix: str, partitions: Partitions, tmp_path: Path
 ) -> None:
-    assert host(cluster, prefix, tmp_path).run(PATIENT + FORKING) == ""
+    assert Host(tmp_path, cluster.url, prefix).run(Host.PATIENT + Host.WATCH + FORKING) == ""
     assert partitions.outputs() == sorted(f"{name} {number}" for name in ("child", "parent") for number in range(10))
 
 
@@ -283,52 +272,34 @@ def half_moved(cluster: Cluster, space: Keyspace) -> Iterator[None]:
         node.ask("CLUSTER", "SETSLOT", slot, "NODE", target.id)
 
 
-def assert_all_arrived(partitions: Partitions, published: int) -> None:
-    """Each trace is there once or counts as lost by its partition, which Redis had confirmed before a failover."""
-    assert [output for output, times in Counter(partitions.outputs()).items() if times > 1] == []
-    counts = [partitions.counted(number, client().producer) for number in range(COUNT)]
-    arrived = [len(partitions.entries(number)) for number in range(COUNT)]
-    assert [amounts["sent"] - amounts["lost"] for amounts in counts] == arrived
-    assert sum(amounts["sent"] for amounts in counts) == published
-
-
 @pytest.mark.faults
-def test_a_slot_that_moves_loses_and_doubles_nothing(own_cluster: Cluster, prefix: str, own: Partitions) -> None:
-    begin(own_cluster, prefix)
-    publish_everywhere(2)
-    assert tracejudge.flush(60)
+def test_a_slot_that_moves_loses_and_doubles_nothing(own_cluster: Cluster, own: Partitions) -> None:
     with half_moved(own_cluster, own.each[3]):
         publish_everywhere(3, "moving")
         assert not tracejudge.flush(2)
-        assert own.counted(3, client().producer)["sent"] == len(own.entries(3)) == 2, "refused as a whole"
+        assert own.counts("sent")[3] == len(own.entries(3)) == 2, "refused as a whole"
     assert tracejudge.flush(60)
     assert len(own.outputs()) == 5 * COUNT
-    assert_all_arrived(own, 5 * COUNT)
-    assert sum(own.counted(number, client().producer)["lost"] for number in range(COUNT)) == 0
+    own.assert_all_arrived(5 * COUNT)
+    assert own.counts("lost") == [0] * COUNT
 
 
 @pytest.mark.faults
 def test_everything_arrives_after_the_failover_of_a_killed_master(
     own_cluster: Cluster, prefix: str, own: Partitions
 ) -> None:
-    begin(own_cluster, prefix)
-    publish_everywhere(2)
-    assert tracejudge.flush(60)
     master = own_cluster.of_partition(5, prefix)
     master.kill()
     publish_everywhere(3, "meanwhile")
     assert tracejudge.flush(60)
     assert own_cluster.of_partition(5, prefix) is not master
-    assert_all_arrived(own, 5 * COUNT)
+    own.assert_all_arrived(5 * COUNT)
     master.restart()
 
 
 @pytest.mark.faults
 @pytest.mark.usefixtures("own")
 def test_flush_and_shutdown_keep_their_time_while_a_partition_hangs(own_cluster: Cluster, prefix: str) -> None:
-    begin(own_cluster, prefix, max_items=4 * COUNT)
-    publish_everywhere(1)
-    assert tracejudge.flush(60)
     master = own_cluster.of_partition(5, prefix)
     master.pause()
     try:
@@ -340,5 +311,51 @@ def test_flush_and_shutdown_keep_their_time_while_a_partition_hangs(own_cluster:
     finally:
         master.resume()
     totals = client().totals(Kind.TRACE)
-    assert totals.published == 4 * COUNT
+    assert totals.published == 5 * COUNT
     assert set(totals.dropped) <= {"abandoned"}
+
+
+# --- sentinels and TLS -----------------------------------------------------------------------------------------------
+
+
+def outputs(port: int, prefix: str) -> list[Any]:
+    with redis.Redis(port=port) as reader:
+        entries = [stored_entry(fields) for _, fields in reader.xrange(f"{prefix}:traces")]
+    return [entry.record["output"] for entry in entries if entry.kind == "t"]
+
+
+@pytest.mark.faults
+def test_traces_go_on_to_the_new_master_and_stand_once(tmp_path: Path) -> None:
+    with watched(tmp_path) as servers:
+        tracejudge.init(service="shop", redis_url=servers.url, prefix="failing-over")
+        tracejudge.publish(output="before")
+        assert tracejudge.flush(60)
+        servers.fail_over()
+        tracejudge.publish(output="after")
+        assert tracejudge.flush(60)
+        assert outputs(servers.second.port, "failing-over") == ["before", "after"]
+        tracejudge.shutdown(0)
+
+
+def test_traces_go_through_tls_to_a_server_whose_certificate_is_trusted_and_names_it(tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path)
+    trust = f"?ssl_ca_certs={certificates.authority}"
+    with TlsRedis(certificates) as server:
+        tracejudge.init(service="shop", redis_url=f"{server.tls_url}{trust}", prefix="trusted")
+        tracejudge.publish(output="in secret")
+        assert tracejudge.flush(60)
+        assert outputs(server.port, "trusted") == ["in secret"]
+        tracejudge.init(service="shop", redis_url=server.tls_url, prefix="stranger")
+        tracejudge.publish(output="in secret")
+        assert not tracejudge.flush(timeout=1)
+        assert outputs(server.port, "stranger") == []
+        tracejudge.shutdown(0)
+        url = f"rediss://127.1:{server.tls_port}/0{trust}"
+        for options, is_reached in (("", False), ("&ssl_check_hostname=false", True)):
+            pool: Any = transport.make_pool(f"{url}{options}", reply_timeout_s=60, connect_timeout_s=60)
+            with redis.Redis.from_pool(pool) as connected:
+                if is_reached:
+                    assert connected.ping()
+                else:
+                    with pytest.raises(redis.ConnectionError):
+                        connected.ping()

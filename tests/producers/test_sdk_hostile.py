@@ -1,17 +1,25 @@
-"""Objects whose methods raise anything cost a count and never raise in the host; what is not theirs passes."""
+"""Objects whose methods raise, wait or grow cost a count and never raise in the host; what is not theirs passes."""
 
 import asyncio
 import contextlib
+import enum
+import itertools
 import os
 import signal
+import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+import types
+import uuid
+from collections import OrderedDict, UserDict, UserList, UserString, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
+from unittest.mock import AsyncMock, MagicMock, Mock, NonCallableMagicMock, PropertyMock
 
 import pytest
-from hostile_values import DUNDERS, PUBLIC, WAIT_S, hostile_values, stuck_values
-from sdk_started import StartedSdk
+from lookalikes import table
+from sdk_rig import StartedSdk
 from support.processes import slowness
 
 import tracejudge
@@ -22,19 +30,211 @@ from tracejudge.content.field_names import field_of
 from tracejudge.delivery.buffer import Kind
 from tracejudge.model import Trace
 
+WAIT_S = 0.3
+_GROWN: list[bytes] = []
+METHODS = tuple(table("hostile_names"))
+
+
+# --- values that harm whoever runs one of their methods --------------------------------------------------------------
+
+
+def _wait(*_: Any, **__: Any) -> Any:
+    time.sleep(WAIT_S)
+
+
+def _raise(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("SECRET")
+
+
+def _exit(*_: Any, **__: Any) -> Any:
+    raise SystemExit(3)
+
+
+def _grow(*_: Any, **__: Any) -> Any:
+    _GROWN.append(b"x" * 4_000_000)
+
+
+def _spin(*_: Any, **__: Any) -> Any:
+    end = time.monotonic() + 3  # far above the limit of a conversion
+    while time.monotonic() < end:
+        pass
+
+
+def _build(base: type, act: Callable[..., Any], *arguments: Any, full: bool = False) -> Any:
+    """Make a value of a class with a base whose every method acts; `full` covers its attributes as well."""
+    names = [name for name in METHODS if base is object or hasattr(base, name)]
+    methods: dict[str, Any] = dict.fromkeys(names, act)
+    if full:
+        methods |= {"__getattribute__": act, "__class__": property(act), "__dict__": property(act)}
+    if base is not object:
+        methods.pop("__hash__", None)
+    return type("Hostile", (base,), methods)(*arguments)
+
+
+def _meta(act: Callable[..., Any]) -> Any:
+    methods: dict[str, Any] = {name: property(act) for name in ("__name__", "__module__", "__mro__", "__dict__")}
+    methods |= dict.fromkeys(("__getattribute__", "__eq__", "__hash__", "__instancecheck__", "__subclasscheck__"), act)
+    return type("Meta", (type,), methods)("Nameless", (), {})()
+
+
+class Endless(Mapping[str, Any]):
+    def __getitem__(self, key: str) -> Any:
+        return Endless()
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, itertools.count())
+
+    def __len__(self) -> int:
+        return 10**9
+
+
+class EndlessList(Sequence[Any]):
+    def __getitem__(self, place: Any) -> Any:
+        return EndlessList()
+
+    def __len__(self) -> int:
+        return 10**9
+
+
+class Everything:
+    """Answers every attribute by another such object."""
+
+    def __getattr__(self, name: str) -> Any:
+        return Everything()
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return Everything()
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield Everything()
+
+    def __getitem__(self, key: Any) -> Any:
+        return Everything()
+
+
+class Slots:
+    __slots__ = ("text",)
+
+    def __init__(self) -> None:
+        self.text = MagicMock()
+
+
+@dataclass
+class Record:
+    text: Any
+    owner: Any = None
+
+    @property
+    def content(self) -> Any:
+        return _wait()
+
+
+class Meaning(enum.Enum):
+    BAD = "bad"
+
+    __str__ = _wait
+
+
+class SlottedDict:
+    __dict__ = property(_wait)  # type: ignore[assignment]
+
+
+def _waiting() -> Iterator[Any]:
+    time.sleep(WAIT_S)
+    yield "a"
+
+
+def _nested(kind: Callable[[Any], Any], depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = kind(value)
+    return value
+
+
+def hostile_values() -> dict[str, Any]:
+    """Make the values anew, by name."""
+    circle: list[Any] = []
+    circle.append(circle)
+    results: dict[str, Any] = {}
+    results["documents"] = results
+    values: dict[str, Any] = {
+        "a mock": MagicMock(),
+        "a mock in a list": [MagicMock() for _ in range(50)],
+        "a mock in a dict": {"a": MagicMock(), "text": MagicMock()},
+        "a mock of awaitables": AsyncMock(),
+        "a plain mock": Mock(),
+        "a mock that is not callable": NonCallableMagicMock(),
+        "a mock with a class": MagicMock(spec=dict),
+        "a mock of a property": PropertyMock(),
+        "a mock with a size": MagicMock(__sizeof__=MagicMock(return_value=10**12)),
+        "an endless mapping": Endless(),
+        "an endless sequence": EndlessList(),
+        "an object that answers everything": Everything(),
+        "an endless iterator": itertools.count(),
+        "an endless repeat": itertools.repeat("a"),
+        "a map over waits": map(_wait, range(1_000)),
+        "a filter over waits": filter(_wait, range(1_000)),
+        "a zip of waits": zip(_waiting(), _waiting(), strict=False),
+        "a generator that waits": _waiting(),
+        "an endless generator": ("a" * 1_000 for _ in itertools.count()),
+        "a slot": Slots(),
+        "a dataclass": Record(MagicMock()),
+        "an enumeration": Meaning.BAD,
+        "an exception": type("FailureError", (Exception,), {"__str__": _wait})("a"),
+        "an exception with a mock": ValueError(MagicMock()),
+        "a dictionary as a property": SlottedDict(),
+        "a circle": circle,
+        "results within themselves": results,
+        "a deep list": _nested(lambda value: [value], 5_000),
+        "a deep dict": _nested(lambda value: {"a": value}, 900),
+        "a deep object": _nested(lambda value: Record("a", value), 900),
+        "a tuple of mocks": tuple(MagicMock() for _ in range(20)),
+        "a mapping of the library": UserDict({"a": MagicMock()}),
+        "a list of the library": UserList([MagicMock()]),
+        "a text of the library": UserString("a"),
+        "a default of mocks": defaultdict(MagicMock, {"a": MagicMock()}),
+        "an ordered dict": OrderedDict(a=MagicMock()),
+        "a queue": deque([MagicMock()] * 1_000),
+        "a lock": threading.Lock(),
+        "a module": types.ModuleType("text"),
+        "a class": Everything,
+        "a function": _wait,
+        "a large text": "x" * 100_000_000,
+        "a large wide text": "\u4e2d" * 10_000_000,
+        "large bytes": b"x" * 100_000_000,
+        "large changeable bytes": bytearray(50_000_000),
+        "a view of bytes": memoryview(bytearray(50_000_000)),
+        "a million texts": ["a"] * 1_000_000,
+        "a million texts as a tuple": ("a",) * 1_000_000,
+        "a million lists": [["a"]] * 1_000_000,
+        "a million dicts": [{"role": "user", "content": "a"}] * 1_000_000,
+        "a million names": dict.fromkeys(map(str, range(1_000_000)), "a"),
+        "a million numbers": set(range(1_000_000)),
+        "a queue of a million": deque(["a"], 1_000_000) * 1_000_000,
+        "a large number": 1 << 5_000_000,
+        "an identifier": uuid.uuid4(),
+        "a range": range(10**12),
+        "keys": dict.fromkeys(range(1_000_000)).keys(),
+        "a class with a hostile class": _meta(_wait),
+        "a class whose class raises": _meta(_raise),
+    }
+    for word, act in (("waits", _wait), ("raises", _raise), ("exits", _exit), ("grows", _grow)):
+        values[f"an object that {word}"] = _build(object, act)
+        values[f"a whole object that {word}"] = _build(object, act, full=True)
+        for base, argument in ((str, "text"), (list, ["a"]), (dict, {"a": "b"}), (int, 7), (float, 0.5), (tuple, "ab")):
+            values[f"a {base.__name__} that {word}"] = _build(base, act, argument)
+        values[f"an error that {word}"] = _build(Exception, act, "a")
+    return values
+
 
 class OwnExit(BaseException):
     """What a host may derive from BaseException."""
 
 
 ERRORS: tuple[BaseException, ...] = (
-    ValueError("SECRET"),
-    SystemExit(3),
-    SystemExit([]),
-    OwnExit("SECRET"),
-    GeneratorExit(),
-    asyncio.CancelledError(),
-    RecursionError(),
+    *(ValueError("SECRET"), SystemExit(3), SystemExit([]), OwnExit("SECRET"), GeneratorExit()),
+    *(asyncio.CancelledError(), RecursionError()),
 )
 
 
@@ -48,16 +248,18 @@ def raising(error: BaseException) -> Callable[..., NoReturn]:
 def hostile(error: BaseException) -> Iterator[Any]:
     """Make objects that raise an error when anything is asked of them."""
     fail = raising(error)
-    methods: dict[str, Any] = {name: fail for name in (*DUNDERS, *PUBLIC) if name != "__call__"}
+    methods: dict[str, Any] = {name: fail for name in METHODS if name != "__call__"}
     for base, *arguments in ((object,), (str, "text"), (list, ["a"]), (dict, {"a": "b"}), (float, 1.0), (int, 7)):
         asked = {name: method for name, method in methods.items() if base is object or hasattr(base, name)}
         yield type("Hostile", (base,), asked)(*arguments)
     yield type("Lazy", (), {**methods, "__class__": property(fail), "__getattribute__": fail})()
     metaclass = type("Metaclass", (type,), {"__name__": property(fail), "__module__": property(fail)})
-    yield metaclass("Nameless", (), {})()
-    yield metaclass("NamelessError", (Exception,), {"__str__": fail})()
-    yield ["a", type("Within", (), methods)()]
-    yield {"a": type("Within", (), methods)()}
+    yield from (metaclass("Nameless", (), {})(), metaclass("NamelessError", (Exception,), {"__str__": fail})())
+    within = type("Within", (), methods)
+    yield from (["a", within()], {"a": within()})
+
+
+# --- what is called with them ----------------------------------------------------------------------------------------
 
 
 def publish_each(field: str, value: Any) -> None:
@@ -96,9 +298,10 @@ def give_feedback(_: str, value: Any) -> None:
     tracejudge.feedback("abc", 1, value)
 
 
+FIELDS = Trace.__struct_fields__
 CALLS: dict[str, tuple[Callable[[str, Any], None], tuple[str, ...]]] = {
-    "publish": (publish_each, (*Trace.__struct_fields__, "unknown")),
-    "trace": (trace_each, (*Trace.__struct_fields__, "kind", "unknown")),
+    "publish": (publish_each, (*FIELDS, "unknown")),
+    "trace": (trace_each, (*FIELDS, "kind", "unknown")),
     "observe": (observe_each, ("",)),
     "feedback": (give_feedback, ("",)),
 }
@@ -127,16 +330,13 @@ def test_no_object_makes_a_call_raise_and_each_is_delivered_or_counted(
     assert tracejudge.flush(120)
     for kind in (Kind.TRACE, Kind.FEEDBACK):
         totals = sdk.client.totals(kind)
-        sent = sum(entry.kind == kind.value for entry in sdk.entries())
-        assert totals.published == sent + sum(totals.dropped.values()), kind
-    assert sdk.traces()[-1]["output"] == "the last"
+        assert totals.published == len(sdk.records(kind.value)) + sum(totals.dropped.values()), kind
+    assert sdk.outputs()[-1] == "the last"
     assert "SECRET" not in caplog.text
 
 
 @pytest.mark.swallows
 def test_flush_shutdown_and_publish_before_init_take_anything(start: Callable[..., StartedSdk]) -> None:
-    tracejudge.shutdown(0)  # of a client that another test of this process has left
-    api._Current.client = None
     for value in hostile(SystemExit(3)):
         assert api._Current.client is None
         assert len(tracejudge.publish(trace_id=value, output=value)) in {1, 4, 32}
@@ -158,12 +358,9 @@ def test_ctrl_c_and_what_a_signal_handler_raises_pass(sdk: StartedSdk, monkeypat
         def __call__(self, *_: object) -> NoReturn:
             raise SystemExit(5)
 
-    def stop(*_: object) -> NoReturn:
-        raise SystemExit(5)
-
     with pytest.raises(KeyboardInterrupt):
         interrupted(lambda: signal.raise_signal(signal.SIGINT))
-    for handler in (stop, Handler()):
+    for handler in (raising(SystemExit(5)), Handler()):
         former = signal.signal(signal.SIGUSR1, handler)
         try:
             with pytest.raises(SystemExit) as ended:
@@ -173,11 +370,7 @@ def test_ctrl_c_and_what_a_signal_handler_raises_pass(sdk: StartedSdk, monkeypat
         assert ended.value.code == 5
     tracejudge.publish(output="b")
     assert tracejudge.flush(60)
-    assert [trace["output"] for trace in sdk.traces()] == ["b"]
-
-
-def publish_field(field: str) -> Callable[[Any], object]:
-    return lambda value: tracejudge.publish(**{"output": "a", field: value})
+    assert sdk.outputs() == ["b"]
 
 
 def in_trace(use: Callable[[tracejudge.OpenTrace, Any], object]) -> Callable[[Any], object]:
@@ -199,7 +392,8 @@ def raise_observed(value: Any) -> None:
 
 BATTERY: dict[str, Callable[[Any], object]] = {
     **{
-        f"publish {name}": publish_field(name) for name in (*Trace.__struct_fields__, "unknown", "documents", "traceId")
+        f"publish {name}": lambda value, name=name: publish_each(name, value)  # type: ignore[misc]
+        for name in (*FIELDS, "unknown", "documents", "traceId")
     },
     "publish one": tracejudge.publish,
     "publish a record": lambda value: tracejudge.publish({"output": value, "tags": {"a": value}}),
@@ -257,10 +451,10 @@ def test_no_value_costs_the_caller_more_than_a_millisecond_and_a_megabyte(
 
 
 def test_a_conversion_that_does_not_end_costs_its_trace_only(sdk: StartedSdk, caplog: pytest.LogCaptureFixture) -> None:
-    for value in stuck_values().values():
+    for value in (_build(object, _spin), type("Spin", (), {"__str__": _spin})()):
         tracejudge.publish(output="a", context=value)
-    for value in ("x" * 100_000_000, b"x" * 60_000_000):
-        tracejudge.publish(output=value)
+    for text in ("x" * 100_000_000, b"x" * 60_000_000):
+        tracejudge.publish(output=text)
     tracejudge.publish(output="the last", context=(text for text in ("b", "c")))
     assert tracejudge.flush(60)
     last = sdk.traces()[-1]
@@ -276,16 +470,15 @@ def test_an_enormous_id_or_name_is_cut_before_it_is_held(sdk: StartedSdk) -> Non
         for name in (*_NAME_FIELDS, "id", "span_id", "trace_id", "traceId", "user"):
             for value in (text, text.encode(), type("Text", (str,), {})(text)):
                 trace_id = tracejudge.publish(**{"output": "a", name: value})
-                assert tracejudge.flush(60)
-                trace = sdk.traces()[-1]
+                (trace,) = sdk.flushed()
                 assert (trace["trace_id"], len(trace.get(field_of(name)) or "") <= 200) == (trace_id, True), name
         tracejudge.feedback(trace_id := tracejudge.publish(trace_id=text, output="a"), 1)
         tracejudge.feedback(text, 1)
         with tracejudge.trace(trace_id=text, output="a", tags={text: "b"}) as open_trace:
             assert open_trace.trace_id == trace_id
-        assert tracejudge.flush(60)
+        *_, last = sdk.flushed()
         assert [entry.record["trace_id"] for entry in sdk.entries() if entry.kind != "r"][-4:] == [trace_id] * 4
-        (tag,) = sdk.traces()[-1]["tags"]
+        (tag,) = last["tags"]
         assert len(tag) == 200
     for kind in (Kind.TRACE, Kind.FEEDBACK):
         assert sdk.client.totals(kind).dropped == {}
@@ -301,9 +494,8 @@ def test_an_iterator_that_fails_costs_its_field_only(
 
     tracejudge.publish(output="a", context=failing())
     tracejudge.publish({"output": "a", 5: (text for text in ("b", "c"))})
-    assert tracejudge.flush(60)
-    assert [trace["output"] for trace in sdk.traces()] == ["a", "a"]
-    assert sdk.traces()[1]["tags"] == {"5": '["b","c"]'}
+    first, second = sdk.flushed()
+    assert (first["output"], second["output"], second["tags"]) == ("a", "a", {"5": '["b","c"]'})
     assert "SECRET" not in caplog.text + capfd.readouterr().err
 
 
@@ -314,11 +506,9 @@ def test_no_code_runs_where_an_exception_is_copied() -> None:
         calls.append(True)
 
     metaclass = type("Metaclass", (type,), {"__module__": property(called)})
+    members: dict[str, Any] = {"args": property(called), "__del__": called}
     kinds: list[Any] = [metaclass("Named", (ValueError,), {})]
-    kinds += [
-        type("With", (ValueError,), {name: member})
-        for name, member in (("args", property(called)), ("__del__", called))
-    ]
+    kinds += [type("With", (ValueError,), {name: member}) for name, member in members.items()]
     errors = [kind("a") for kind in kinds]
     copies = [without_traceback(error) for error in errors]
     assert [copy if type(copy) is str else type(copy) for copy in copies] == [*kinds[:2], "With"]

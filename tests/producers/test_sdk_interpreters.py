@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sdk_programs import Host
+from sdk_rig import Host
 from support.distributions import build, install, interpreter, run
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")

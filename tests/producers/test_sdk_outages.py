@@ -1,116 +1,222 @@
-"""Redis absent, lost, hanging, truncating its replies, or refusing."""
+"""Life of the SDK in a process, and Redis absent, lost, hanging, cutting its replies, or refusing."""
 
 import logging
 import math
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from sdk_servers import CuttingProxy, RedisServer, SilentServer, required_redis
-from sdk_started import StartedSdk
-from support.processes import wait_until
+from sdk_rig import StartedSdk, patient
+from support.processes import free_port, wait_until
+from support.proxy import HOLDS, PASSES, Proxy, cuts_replies
 
 import tracejudge
+from tracejudge import api
 from tracejudge.delivery import transport as redis_stream
 from tracejudge.delivery.buffer import Batch, Totals
 from tracejudge.delivery.transport import RedisStream
+from worker.base.embedded import EmbeddedRedis
 
 Start = Callable[..., StartedSdk]
-LONG_REPLY = "?socket_timeout=600"
-"""In a URL: so long a socket waits for an answer. What ends within a minute has not waited for it."""
 
 
-@pytest.fixture
-def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis of this test that keeps what it confirmed; not started yet."""
-    binary = required_redis()
-    if binary is None:
-        pytest.skip("no redis-server")
-    server = RedisServer(binary, tmp_path, durable=True)
-    yield server
-    server.kill()
+def publish_many(count: int, first: int = 0) -> list[str]:
+    outputs = [str(number) for number in range(first, first + count)]
+    for output in outputs:
+        tracejudge.publish(output=output)
+    return outputs
 
 
-@pytest.fixture
-def silent() -> Iterator[SilentServer]:
-    server = SilentServer()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def cutting(sdk_redis: RedisServer) -> Iterator[CuttingProxy]:
-    proxy = CuttingProxy(sdk_redis.port)
-    yield proxy
-    proxy.close()
-
-
-def outputs(sdk: StartedSdk) -> list[str]:
-    return [trace["output"] for trace in sdk.traces()]
-
-
-def test_redis_may_come_after_init(start: Start, own_redis: RedisServer) -> None:
-    sdk = start(server=own_redis)
-    tracejudge.publish(output="early")
-    assert not tracejudge.flush(timeout=0.1)
-    own_redis.start()
+def no_op() -> None:
+    threads = set(threading.enumerate())
+    assert re.fullmatch("[0-9a-f]{32}", tracejudge.publish(output="a", unknown=1))
+    assert tracejudge.publish(trace_id="mine", output="a") == "mine"
+    tracejudge.feedback("mine", score=1)
     assert tracejudge.flush(60)
-    assert outputs(sdk) == ["early"]
+    tracejudge.shutdown()
+    assert set(threading.enumerate()) <= threads, "what an earlier test has left may end meanwhile"
 
 
-def test_what_is_published_while_redis_is_killed_stands_once(start: Start, own_redis: RedisServer) -> None:
-    own_redis.start()
-    sdk = start(server=own_redis)
-    killed = threading.Event()
-    sent: list[str] = []
-    for number in range(4_000):
-        sent.append(str(number))
-        tracejudge.publish(output=str(number))
-        if number == 2_000:
-            assert tracejudge.flush(60)
-        if number == 2_500:
-            own_redis.kill()
-            killed.set()
-    assert killed.is_set()
-    assert not tracejudge.flush(timeout=0.1)
-    own_redis.start()
+def test_before_init_every_call_is_a_no_op_and_the_first_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def block() -> None:
+        with tracejudge.trace(name="n"):
+            pass
+
+    calls: dict[str, Callable[[], object]] = {
+        "publish": lambda: tracejudge.publish(output="secret words"),
+        "observe": lambda: tracejudge.observe(len)([]),
+        "trace": block,
+    }
+    for function, call in calls.items():
+        monkeypatch.setattr(api._Current, "warned", False)  # whatever an earlier test has said
+        caplog.clear()
+        call()
+        call()
+        message = f"Traces are not published: call tracejudge.init before tracejudge.{function}"
+        assert caplog.record_tuples == [("tracejudge", logging.WARNING, message)]
+    no_op()
+    caplog.clear()
+    monkeypatch.setenv("TRACEJUDGE_DISABLED", "1")
+    tracejudge.init(service="shop")
+    no_op()
+    assert caplog.messages == [], "nor does it say anything when disabled"
+
+
+def test_init_alone_starts_nothing_and_a_wrong_one_leaves_the_former_in_force(sdk: StartedSdk) -> None:
+    with pytest.raises(tracejudge.ConfigurationError):
+        tracejudge.init(service="")
+    assert sdk.client._delivery._thread is None
     assert tracejudge.flush(60)
-    assert outputs(sdk) == sent
+    tracejudge.shutdown()
+    assert sdk.client._delivery._thread is None
+    assert sdk.entries() == []
+
+
+def test_init_again_delivers_what_was_published_before_and_says_which_values_are_others(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    former = start(service="former", exit_timeout_s=60)
+    with pytest.raises(tracejudge.ConfigurationError):
+        tracejudge.init(service="")
+    tracejudge.publish(output="a")
+    thread = former.client._delivery._thread
+    later = start(service="later")
+    tracejudge.publish(output="b")
+    assert tracejudge.flush(60)
+    assert thread is not None
+    assert not thread.is_alive()
+    assert [trace["service"] for trace in former.traces()] == ["former"]
+    assert [trace["service"] for trace in later.traces()] == ["later"]
+    assert former.client.producer != later.client.producer
+    arguments = {"prefix": "same", "exit_timeout_s": 0.5}
+    start(**arguments)
+    caplog.clear()
+    start(**arguments)
+    assert caplog.messages == []
+    start(**{**arguments, "environment": "prod", "max_items": 5})
+    names = "environment, max_items"
+    assert caplog.messages == [f"tracejudge.init was called again with other values of {names}; the new values hold"]
+
+
+def test_shutdown_delivers_reports_and_ends_the_thread_and_later_publications_are_drops(sdk: StartedSdk) -> None:
+    publish_many(1_200)
+    tracejudge.shutdown(60)
+    thread = sdk.client._delivery._thread
+    assert thread is not None
+    assert not thread.is_alive()
+    assert len(sdk.traces()) == 1_200
+    assert (sdk.reports()[-1]["published"], sdk.reports()[-1]["dropped"]) == (1_200, {})
+    assert re.fullmatch("[0-9a-f]{32}", tracejudge.publish(output="b"))
+    tracejudge.shutdown()
+    assert tracejudge.flush(60), "what was accepted is in Redis"
+    assert sdk.client.totals() == Totals(published=1_201, accepted=1_200, dropped={"shutdown": 1})
+    assert len(sdk.traces()) == 1_200
+
+
+def test_a_timeout_may_be_endless_or_nothing(start: Start) -> None:
+    for timeout_s in (float("inf"), 1e30):
+        sdk = start()
+        tracejudge.publish(output="a")
+        assert tracejudge.flush(timeout=timeout_s)
+        tracejudge.shutdown(timeout=timeout_s)
+        assert sdk.client.totals() == Totals(published=1, accepted=1, dropped={})
+    for timeout_s in (0, -1):
+        sdk = start(redis_url=f"redis://127.0.0.1:{free_port()}/0")
+        tracejudge.publish(output="a")
+        tracejudge.shutdown(timeout=timeout_s)
+        assert sdk.client.totals() == Totals(published=1, accepted=1, dropped={"abandoned": 1})
+
+
+@pytest.mark.swallows
+def test_a_thread_that_cannot_start_is_tried_again(sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(threading.Thread, "start", fail)
+        tracejudge.publish(output="a")
+        assert not tracejudge.flush(timeout=0)
+    tracejudge.publish(output="b")
+    assert tracejudge.flush(60)
+    assert sdk.outputs() == ["a", "b"]
+
+
+def test_the_end_of_the_process_is_registered_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[Callable[[], None]] = []
+    monkeypatch.setattr("atexit.register", registered.append)
+    monkeypatch.setattr("atexit.unregister", registered.remove)
+    registered.append(api._shutdown_at_exit)
+    start()
+    start()
+    assert registered == [api._shutdown_at_exit]
+
+
+# --- outages ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The URL of a server that accepts every question and never answers."""
+    with Proxy(free_port()) as proxy:
+        proxy.behaviour = HOLDS
+        yield f"redis://127.0.0.1:{proxy.port}/0"
+
+
+def test_what_is_published_while_redis_is_absent_or_killed_stands_once(start: Start, own_redis: EmbeddedRedis) -> None:
+    sdk = start(server=own_redis)
+    sent = publish_many(1)
+    assert not tracejudge.flush(timeout=0.1)
+    own_redis.restart()
+    assert tracejudge.flush(60)
+    sent += publish_many(2_000, 1)
+    assert tracejudge.flush(60)
+    sent += publish_many(500, 2_001)
+    own_redis.kill()
+    sent += publish_many(1_499, 2_501)
+    assert not tracejudge.flush(timeout=0.1)
+    own_redis.restart()
+    assert tracejudge.flush(60)
+    assert sdk.outputs() == sent
     assert sdk.producer()["sent"] == "4000"
     assert sdk.client.totals() == Totals(4_000, 4_000, {})
 
 
-def test_a_batch_whose_reply_is_cut_stands_once(start: Start, cutting: CuttingProxy) -> None:
-    sdk = start(redis_url=f"{cutting.url}?socket_timeout=60")
-    tracejudge.publish(output="before")
-    assert tracejudge.flush(60)
-    cutting.cuts = 3
-    for number in range(10):
-        tracejudge.publish(output=str(number))
-    assert tracejudge.flush(60)
-    assert cutting.cuts == 0
-    assert outputs(sdk) == ["before", *map(str, range(10))]
-    assert sdk.producer()["sent"] == "11"
+def test_a_batch_whose_reply_is_cut_stands_once(start: Start, redis_server: EmbeddedRedis) -> None:
+    with Proxy(redis_server.port) as proxy:
+        sdk = start(redis_url=f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=60")
+        sent = publish_many(1)
+        for first in (1, 4, 7):
+            assert tracejudge.flush(60)
+            proxy.behaviour, cut = cuts_replies(0), proxy.cut  # of a connection that is open: the reply of the script
+            sent += publish_many(3, first)
+            wait_until(lambda cut=cut: proxy.cut > cut, what="the cut")
+            proxy.behaviour = PASSES
+        assert tracejudge.flush(60)
+        assert sdk.outputs() == sent
+        assert sdk.producer()["sent"] == "10"
+        tracejudge.shutdown(60)
 
 
 def test_a_server_that_cuts_idle_connections_costs_a_silent_reconnect(
-    start: Start, own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+    start: Start, own_redis: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "tracejudge")
-    own_redis.start()
+    own_redis.restart()
     sdk = start(server=own_redis)
     with redis.Redis(port=own_redis.port) as admin:
         admin.config_set("timeout", 1)
         for number in range(3):
-            tracejudge.publish(output=str(number))
+            publish_many(1, number)
             assert tracejudge.flush(60)
             wait_until(lambda: len(admin.client_list()) == 1, what="the cut of all but this client")
-    assert outputs(sdk) == ["0", "1", "2"]
+    assert sdk.outputs() == ["0", "1", "2"]
     assert sdk.client.totals() == Totals(3, 3, {})
     assert caplog.messages == []
 
@@ -119,88 +225,66 @@ def test_a_connection_that_was_idle_for_long_is_not_trusted_and_all_keep_themsel
     sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A load balancer forgets it without a word: whoever sends then waits for a reply that never comes."""
-    connections = []
+
+    def connection() -> socket.socket:
+        stream: Any = sdk.client._delivery._sender._stream  # the only way to the socket
+        return stream._lanes[0]._connection._sock
+
+    names = []
     for idle_s in (0.0, 60.0):
         monkeypatch.setattr(redis_stream, "_IDLE_S", idle_s)
         for number in range(2):
-            tracejudge.publish(output=str(number))
+            publish_many(1, number)
             assert tracejudge.flush(60)
-            connections.append(_socket_of(sdk).getsockname())
-    first, second, third, fourth = connections
-    assert len({first, second}) == 2
-    assert third == fourth
-    assert _socket_of(sdk).getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-    assert _socket_of(sdk).getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+            names.append(connection().getsockname())
+    assert names[0] != names[1]
+    assert names[2] == names[3]
+    assert connection().getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert connection().getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
 
 
-def _socket_of(sdk: StartedSdk) -> socket.socket:
-    stream: Any = sdk.client._delivery._sender._stream
-    return stream._lanes[0]._connection._sock
-
-
-def test_a_server_that_never_answers_blocks_nobody(start: Start, silent: SilentServer) -> None:
-    start(redis_url=silent.url + LONG_REPLY)
+def test_a_server_that_never_answers_blocks_nobody_and_is_left_in_time(
+    start: Start, silent: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A socket would wait for ten minutes: what ends within one has not waited for it."""
+    sdk = start(redis_url=f"{silent}?socket_timeout=600")
     began = time.monotonic()
-    for number in range(1_000):
-        tracejudge.publish(output=str(number))
-    assert time.monotonic() - began < 60, "no publication waits, or a thousand would for days"
+    publish_many(700)
+    assert time.monotonic() - began < 60, "no publication waits, or all would for days"
     began = time.monotonic()
     assert not tracejudge.flush(timeout=0.2)
     assert 0.2 <= time.monotonic() - began < 60, "nor does a flush wait for the answer"
-
-
-def test_shutdown_leaves_a_server_that_never_answers_in_time(
-    start: Start, silent: SilentServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    sdk = start(redis_url=silent.url + LONG_REPLY)
-    for number in range(700):
-        tracejudge.publish(output=str(number))
     tracejudge.feedback("1", 1)
     began = time.monotonic()
     tracejudge.shutdown(timeout=0.3)
-    assert time.monotonic() - began < 60, "and not when the socket gives up"
+    assert time.monotonic() - began < 60, "nor a shutdown"
     assert sdk.client.totals() == Totals(700, 700, {"abandoned": 700})
     assert not tracejudge.flush()
-    assert caplog.messages[-1] == f"701 entries for Redis at {silent.url} abandoned"
+    assert caplog.messages[-1] == f"701 entries for Redis at {silent} abandoned"
 
 
-def test_full_by_items(start: Start, silent: SilentServer) -> None:
-    sdk = start(redis_url=silent.url, max_items=10)
-    for number in range(15):
-        tracejudge.publish(output=str(number))
+def test_a_buffer_is_full_by_items_or_bytes(start: Start, silent: str) -> None:
+    sdk = start(redis_url=silent, max_items=10)
+    publish_many(15)
     assert sdk.client.totals() == Totals(published=15, accepted=10, dropped={"buffer_full": 5})
-
-
-def test_full_by_bytes(start: Start, silent: SilentServer) -> None:
-    sdk = start(redis_url=silent.url, max_bytes=100_000)
+    sdk = start(redis_url=silent, max_bytes=100_000)
     for _ in range(15):
         tracejudge.publish(output="x" * 10_000)
     assert sdk.client.totals() == Totals(published=15, accepted=9, dropped={"buffer_bytes": 6})
 
 
-def test_drops_of_a_full_buffer_are_reported_when_redis_is_back(start: Start, own_redis: RedisServer) -> None:
-    sdk = start(server=own_redis, max_items=10)
-    for number in range(15):
-        tracejudge.publish(output=str(number))
-    own_redis.start()
-    assert tracejudge.flush(60)
-    assert outputs(sdk) == [str(number) for number in range(10)]
-    report = sdk.reports()[-1]
-    assert (report["published"], report["accepted"], report["dropped"]) == (15, 10, {"buffer_full": 5})
-    assert sdk.producer()["sent"] == "10"
-
-
-def test_with_drop_oldest_the_newest_arrive_and_the_counts_balance(start: Start, own_redis: RedisServer) -> None:
-    sdk = start(server=own_redis, max_items=10, drop="oldest")
-    sdk.client._delivery.buffer._wake_at = math.inf  # so that none is on its way when others need room
-    for number in range(15):
-        tracejudge.publish(output=str(number))
-    own_redis.start()
-    assert tracejudge.flush(60)
-    assert outputs(sdk) == [str(number) for number in range(5, 15)]
-    report = sdk.reports()[-1]
-    assert (report["published"], report["accepted"], report["dropped"]) == (15, 15, {"buffer_full": 5})
-    assert sdk.producer()["sent"] == "10"
+def test_drops_of_a_full_buffer_are_reported_when_redis_is_back(start: Start, own_redis: EmbeddedRedis) -> None:
+    for drop, kept, accepted in (("newest", range(10), 10), ("oldest", range(5, 15), 15)):
+        own_redis.kill()
+        sdk = start(server=own_redis, max_items=10, drop=drop)
+        sdk.client._delivery.buffer._wake_at = math.inf  # so that none is on its way when others need room
+        publish_many(15)
+        own_redis.restart()
+        assert tracejudge.flush(60)
+        assert sdk.outputs() == [str(number) for number in kept]
+        report = sdk.reports()[-1]
+        assert (report["published"], report["accepted"], report["dropped"]) == (15, accepted, {"buffer_full": 5})
+        assert sdk.producer()["sent"] == "10"
 
 
 class StallingStream:
@@ -226,8 +310,7 @@ def test_what_shutdown_has_no_time_for_is_reported_as_abandoned(start: Start, mo
     monkeypatch.setattr(delivery._sender, "_open_stream", lambda: stream)
     abandon = delivery.buffer.abandon_queued
     monkeypatch.setattr(delivery.buffer, "abandon_queued", lambda: (abandon(), given_up.set()))
-    for number in range(6_000):
-        tracejudge.publish(output=str(number))
+    publish_many(6_000)
     assert stream.stands.wait(60)
     tracejudge.shutdown(timeout=60)
     stored = len(sdk.traces())
@@ -237,70 +320,51 @@ def test_what_shutdown_has_no_time_for_is_reported_as_abandoned(start: Start, mo
     assert sdk.producer()["sent"] == str(stored)
 
 
-def test_a_key_of_a_wrong_type_holds_the_batch_until_it_is_fixed(
-    start: Start, sdk_redis: RedisServer, caplog: pytest.LogCaptureFixture
+def test_a_batch_is_held_until_redis_takes_it(
+    start: Start, own_redis: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sdk = start()
+    own_redis.restart()
+    sdk = start(server=own_redis)
     key = f"{sdk.client.settings.prefix}:traces"
-    with redis.Redis(port=sdk_redis.port) as reader:
-        reader.set(key, "not a stream")
-        tracejudge.publish(output="a")
+    with redis.Redis(port=own_redis.port) as operator:
+        operator.set(key, "not a stream")
+        publish_many(1)
         assert not tracejudge.flush(timeout=0.2)
         wait_until(lambda: caplog.messages, what="the complaint")
-        reader.delete(key)
-    assert tracejudge.flush(60)
-    assert outputs(sdk) == ["a"]
-    assert "failed (ResponseError" in caplog.messages[0]
-
-
-def test_a_full_redis_holds_the_batch_until_there_is_room(start: Start, own_redis: RedisServer) -> None:
-    own_redis.start()
-    sdk = start(server=own_redis)
-    with redis.Redis(port=own_redis.port) as operator:
+        operator.delete(key)
+        assert tracejudge.flush(60)
+        assert "failed (ResponseError" in caplog.messages[0]
         operator.config_set("maxmemory", 1)
-        tracejudge.publish(output="a")
+        publish_many(1, 1)
         assert not tracejudge.flush(timeout=0.2)
         operator.config_set("maxmemory", 0)
-    assert tracejudge.flush(60)
-    assert outputs(sdk) == ["a"]
-
-
-def test_forgotten_scripts_are_sent_again(start: Start, sdk_redis: RedisServer) -> None:
-    sdk = start()
-    tracejudge.publish(output="a")
-    assert tracejudge.flush(60)
-    with redis.Redis(port=sdk_redis.port) as operator:
+        assert tracejudge.flush(60)
         operator.script_flush()
-    tracejudge.publish(output="b")
-    assert tracejudge.flush(60)
-    assert outputs(sdk) == ["a", "b"]
+        publish_many(1, 2)
+        assert tracejudge.flush(60), "scripts that are forgotten are sent again"
+    assert sdk.outputs() == ["0", "1", "2"]
 
 
-def test_the_log_says_how_to_fix_a_database_that_redis_does_not_have(
-    start: Start, own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+def test_the_log_says_how_to_fix_it_and_names_neither_password_nor_text(
+    start: Start, own_redis: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own_redis.start()
+    caplog.set_level(logging.DEBUG, "tracejudge")
+    own_redis.restart()
     start(redis_url=f"{own_redis.url.rpartition('/')[0]}/9999")
     tracejudge.publish(output="a")
     assert not tracejudge.flush(timeout=0.3)
     fix = "Redis has no such database: correct the number at the end of redis_url, 0 to 15 as a rule"
     wait_until(lambda: any(fix in message for message in caplog.messages), what="the complaint")
     tracejudge.shutdown(timeout=0.1)
-
-
-def test_the_log_names_neither_password_nor_text(
-    start: Start, own_redis: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "tracejudge")
-    own_redis.start()
-    start(redis_url=own_redis.patient_url.replace("//", "//user:s3cret@"))
+    start(redis_url=patient(own_redis.url).replace("//", "//user:s3cret@"))
     tracejudge.publish(output="secret words")
     assert not tracejudge.flush(timeout=0.3)
     wait_until(lambda: any(own_redis.url in message for message in caplog.messages), what="the complaint")
     tracejudge.shutdown(timeout=0.1)
     login = "set user and password in redis_url or TRACEJUDGE_REDIS_URL, as redis://user:password@host:6379/0"
     # Of this client: a thread that an earlier test left to its timeout may still complain about its own Redis.
-    assert [message for message in caplog.messages if own_redis.url in message or "s3cret" in message] == [
+    assert [message for message in caplog.messages if f"{own_redis.url} " in message or "s3cret" in message] == [
         f"Publishing to Redis at {own_redis.url} failed (AuthenticationError: {login}); 1 waiting",
         f"1 entries for Redis at {own_redis.url} abandoned",
     ]
+    assert "secret words" not in caplog.text

@@ -1,39 +1,350 @@
-"""Real hosts of several processes and their ends: gunicorn, multiprocessing, Celery, SIGTERM."""
+"""Programs and services that publish: their ends, forks, pools, event loops, and accounts that are exact."""
 
+import itertools
+import json
+import os
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sdk_programs import PATIENT, Host
+import redis
+from sdk_rig import Host, patient
 from support.processes import free_port, wait_until
 
-WEB = """
-import os, time, tracejudge
+from worker.base.embedded import EmbeddedRedis
+
+BEGIN = Host.BEGIN
+
+
+def numbers(count: int, *others: str) -> list[str]:
+    return sorted([*map(str, range(count)), *others])
+
+
+# --- forks: what waited belongs to the parent, and no lock, thread or id comes along ---------------------------------
+
+
+def test_what_waits_at_a_fork_is_sent_by_the_parent_alone(host: Host) -> None:
+    host.run_begun("""
+api._Current.client._delivery.buffer._wake_at = -1  # the parent's thread has not started: everything waits
+publish(*(f"parent {number}" for number in range(50)))
+assert ended_well(publish_in_child(*(f"child {number}" for number in range(3))))
+assert tracejudge.flush(60)
+""")
+    left = host.left()
+    parents = [f"parent {number}" for number in range(50)]
+    assert sorted(left.by_producer.values()) == [["child 0", "child 1", "child 2"], parents]
+    left.assert_accounting_balances()
+
+
+def test_locks_that_another_thread_holds_do_not_hang_the_child(host: Host) -> None:
+    host.run_begun("""
+delivery = api._Current.client._delivery
+publish("parent")
+assert tracejudge.flush(60)
+held, over = threading.Event(), threading.Event()
+def hold():
+    with delivery.buffer._lock, delivery._starting, delivery._flushes._lock, api._Current.changing:
+        held.set()
+        over.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+def work():
+    publish("child")
+    tracejudge.feedback("1", 1)
+    flushed = tracejudge.flush(60)
+    tracejudge.init(exit_timeout_s=60)
+    publish("child anew")
+    tracejudge.shutdown(60)
+    return flushed
+well = ended_well(in_child(work))
+over.set()
+thread.join()
+assert well
+""")
+    assert host.left().outputs == ["child", "child anew", "parent"]
+
+
+def test_a_fork_waits_for_what_the_background_thread_imports(host: Host) -> None:
+    """Else the child would find the module's lock held by nobody; also for what it needs only under some settings."""
+    host.run_begun("""
+inside, loaded = threading.Event(), []
+def load():
+    with forking.block_forks_during_import():
+        inside.set()
+        time.sleep(0.2)
+        loaded.append(True)
+thread = threading.Thread(target=load)
+thread.start()
+inside.wait()
+def work():
+    with forking.block_forks_during_import():
+        return loaded
+assert ended_well(in_child(work))
+with forking.block_forks_during_import():
+    thread.join()
+""")
+    late = """
+tracejudge.init(redact=lambda text: text, max_field_bytes=10, exit_timeout_s=60)
+tracejudge.publish(output="a" * 1000, tags={"b": "c"})
+tracejudge.feedback("1", 1)
+assert tracejudge.flush(60)
+"""
+    assert host.run(Host.WATCH + late) == ""
+
+
+def test_a_fork_while_the_thread_is_starting_harms_neither(host: Host) -> None:
+    early = """
+publish("parent")
+time.sleep(float(sys.argv[1]))
+assert ended_well(publish_in_child("child"))
+"""
+    for times, delay_s in enumerate(("0", "0.01", "0.03", "0.06", "0.1"), 1):
+        host.run_begun(early, delay_s)
+        assert host.left().outputs == sorted(["child", "parent"] * times), delay_s
+
+
+def test_children_draw_no_id_twice(host: Host) -> None:
+    host.run_begun("""
+import random
+random.seed(1)
+children = [publish_in_child(*"a" * 100) for _ in range(4)]
+publish(*"a" * 100)
+assert all(map(ended_well, children))
+""")
+    left = host.left()
+    assert len(left.by_producer) == 5
+    ids = itertools.chain.from_iterable((trace["trace_id"], trace["span_id"], trace["id"]) for trace in left.traces)
+    assert len(set(ids)) == 3 * 500
+    left.assert_accounting_balances()
+
+
+def test_after_shutdown_a_child_is_shut_down_too(host: Host) -> None:
+    over = """
+tracejudge.shutdown()
+def work():
+    publish("child")
+    return api._Current.client.totals() == (1, 0, {"shutdown": 1})
+assert ended_well(in_child(work))
+"""
+    host.run_begun(over)
+    assert host.left().entries == []
+
+
+def test_a_fork_past_the_hook_is_seen_by_the_process_id(host: Host) -> None:
+    """The child keeps what others did to the interpreter's own lock: so the thread sleeps, and asks for nothing."""
+    host.run_begun("""
+import ctypes
+asleep, over = threading.Event(), threading.Lock()
+def rest():
+    asleep.set()
+    with over:
+        pass
+over.acquire()
+sys.setswitchinterval(1000)
+api._Current.client._delivery._sender._wait_for_work = rest
+publish("parent")
+assert tracejudge.flush(60)
+asleep.wait()
+def work():
+    sys.setswitchinterval(0.005)
+    tracejudge.flush(0)
+    publish("child")
+    return tracejudge.flush(60)
+child = in_child(work, ctypes.PyDLL(None).fork)
+sys.setswitchinterval(0.005)
+assert ended_well(child)
+over.release()
+""")
+    assert sorted(host.left().by_producer.values()) == [["child"], ["parent"]]
+
+
+# --- event loops: hosts go on while the SDK works --------------------------------------------------------------------
+
+PATCH = "from gevent import monkey; monkey.patch_all()\n"
+GREENLETS = """
+import gevent, logging, tracejudge
+logging.getLogger("tracejudge").disabled = True
+def work(first):
+    for number in range(first, first + 50):
+        tracejudge.publish(output=str(number))
+        gevent.sleep(0)
+ticks = 0
+def tick():
+    global ticks
+    while True:
+        ticks += 1
+        gevent.sleep(0.001)
+ticking = gevent.spawn(tick)
+gevent.joinall([gevent.spawn(work, first) for first in range(0, 1000, 50)], raise_error=True)
+assert tracejudge.flush(60)
+tracejudge.init(redis_url="redis://127.0.0.1:1/0", exit_timeout_s=0.1)
+tracejudge.publish(output="never")
+before = ticks
+while ticks == before:  # other greenlets run while one waits, unless all stood still for as long as that
+    assert not tracejudge.flush(0.2)
+tracejudge.shutdown(0.1)
+ticking.kill()
 tracejudge.init(exit_timeout_s=60)
-tracejudge.publish(output="preload")
-def application(environ, start_response):
-    time.sleep(0.01)  # so that the next request goes to another worker
-    tracejudge.publish(output=environ["PATH_INFO"])
-    start_response("200 OK", [])
-    return [str(os.getpid()).encode()]
+tracejudge.publish(output="last")
 """
 
 
+@pytest.mark.parametrize("start", [PATCH + BEGIN, BEGIN + PATCH], ids=["patched first", "patched later"])
+def test_a_gevent_host_publishes_and_goes_on(host: Host, start: str) -> None:
+    host.run(start + GREENLETS)
+    host.assert_left(numbers(1_000, "last"))
+
+
+def test_a_gevent_host_may_fork(host: Host) -> None:
+    host.run(
+        PATCH + BEGIN + 'publish("parent")\nassert tracejudge.flush(60)\nassert ended_well(publish_in_child("child"))'
+    )
+    assert sorted(host.left().by_producer.values()) == [["child"], ["parent"]]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_host_on_a_loop_publishes_from_its_tasks(host: Host, loop: str) -> None:
+    tasks = """
+import asyncio, importlib
+async def work(first):
+    for number in range(first, first + 50):
+        publish(str(number))
+        await asyncio.sleep(0)
+async def main():
+    await asyncio.gather(*(work(first) for first in range(0, 1000, 50)))
+    assert await asyncio.to_thread(tracejudge.flush, 60)
+    publish("last")
+importlib.import_module(sys.argv[1]).run(main())
+"""
+    host.run_begun(tasks, loop)
+    host.assert_left(numbers(1_000, "last"))
+
+
+# --- ends ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_script_that_ends_delivers_first_well_before_the_time_that_it_has(host: Host) -> None:
+    published: list[str] = []
+    long = BEGIN.replace("exit_timeout_s=60", "exit_timeout_s=600")
+    for text, outputs in (
+        ('publish("a")', ["a"]),
+        ('import atexit\npublish("a")\natexit.register(lambda: publish("b"))', ["a", "b"]),
+        ("publish(*map(str, range(3000)))\nsys.exit(0)", numbers(3_000)),
+    ):
+        assert host.run(long + text) == ""
+        published += outputs
+        host.assert_left(published)
+
+
+def test_a_script_without_redis_ends_in_time_and_says_what_it_lost(host: Host) -> None:
+    url = f"redis://user:s3cret@127.0.0.1:{free_port()}/0"
+    text = BEGIN.replace("exit_timeout_s=60", "exit_timeout_s=0.3") + 'publish("secret words")'
+    output, errors = host.end(host.begin(text, TRACEJUDGE_REDIS_URL=url))
+    # Not always the last: the thread may just have found out that nobody is there.
+    assert f"1 entries for Redis at {url.replace('user:s3cret@', '')} abandoned" in errors.splitlines()
+    assert "s3cret" not in output + errors
+    assert "secret words" not in output + errors
+
+
+EXITING = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
+UNTIL_TERM = """
+publish(*map(str, range(1000)))
+print(tracejudge.flush({patience}), flush=True)
+publish("last")
+print("ready", flush=True)
+while True:  # in short pieces: Python sleeps over a signal that comes just before it falls asleep
+    time.sleep(0.05)
+"""
+
+
+def terminated(host: Host, *, handler: str = "", **variables: str) -> tuple[str, int]:
+    """Run until the flush, then send SIGTERM; give what it printed and its return code."""
+    text = BEGIN + handler + UNTIL_TERM.format(patience=0.5 if variables else 20)
+    if variables:
+        text = text.replace("exit_timeout_s=60", "exit_timeout_s=0.5")
+    with host.begin(text, **variables) as program:
+        assert program.stdout is not None
+        try:
+            printed = program.stdout.readline().strip()
+            assert program.stdout.readline() == "ready\n"
+            program.send_signal(signal.SIGTERM)
+            return printed, program.wait(timeout=60)
+        finally:
+            program.kill()
+
+
+def test_sigterm_ends_a_host_and_what_flush_confirmed_is_there(host: Host) -> None:
+    assert terminated(host) == ("True", -signal.SIGTERM)
+    assert [output for output in host.left().outputs if output != "last"] == numbers(1_000)
+    host.prefix += "-exiting"
+    assert terminated(host, handler=EXITING) == ("True", 3)
+    host.assert_left(numbers(1_000, "last"))
+
+
+@pytest.mark.parametrize("handler", ["", EXITING], ids=["default", "exit"])
+def test_sigterm_ends_a_host_whose_redis_is_away(host: Host, handler: str) -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    code = 3 if handler else -signal.SIGTERM
+    assert terminated(host, handler=handler, TRACEJUDGE_REDIS_URL=url) == ("False", code)
+
+
+def test_signals_of_the_host_stay_its_own(host: Host) -> None:
+    """A host that waits for one with sigwait would miss what goes to the background thread."""
+    before = """
+import signal
+def handlers():
+    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+before = handlers()
+"""
+    signals = """
+publish("a")
+assert tracejudge.flush(60)
+assert handlers() == before
+def blocked(task):
+    with open(f"/proc/self/task/{task}/status") as lines:
+        mask = next(int(line.split()[1], 16) for line in lines if line.startswith("SigBlk"))
+    return bool(mask >> (signal.SIGTERM - 1) & 1)
+print(sorted((int(task) == os.getpid(), blocked(task)) for task in os.listdir("/proc/self/task")))
+tracejudge.shutdown()
+assert handlers() == before
+"""
+    assert host.run(before + BEGIN + signals).strip() == "[(False, True), (True, False)]"
+
+
+def test_threads_that_outlive_the_main_one_are_waited_for(host: Host) -> None:
+    host.run_begun("""
+def work(first):
+    for number in range(first, first + 100):
+        publish(str(number))
+        time.sleep(0)
+for first in range(0, 1000, 100):
+    threading.Thread(target=work, args=(first,)).start()
+raise SystemExit
+""")
+    host.assert_left(numbers(1_000))
+
+
+# --- services of several processes -----------------------------------------------------------------------------------
+
+
 @contextmanager
-def serving(host: Host, *command: str) -> Iterator[subprocess.Popen[Any]]:
+def serving(host: Host, *command: str) -> Iterator[None]:
     """A service in a process of its own, told to end with SIGTERM and given time to."""
     with (host.folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *command], cwd=host.folder, env=host.environment(), stdout=log, stderr=log
         )
     try:
-        yield process
+        yield
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
     finally:
@@ -58,9 +369,19 @@ def is_up(port: int) -> bool:
     return True
 
 
+WEB = """
+publish("preload")
+def application(environ, start_response):
+    time.sleep(0.01)  # so that the next request goes to another worker
+    publish(environ["PATH_INFO"])
+    start_response("200 OK", [])
+    return [str(os.getpid()).encode()]
+"""
+
+
 @pytest.mark.faults
 def test_gunicorn_with_a_preloaded_app_and_four_workers(host: Host) -> None:
-    host.write("web.py", PATIENT + WEB)
+    host.write("web.py", Host.PATIENT + BEGIN + WEB)
     port = free_port()
     options = ["--preload", "--workers", "4", "--bind", f"127.0.0.1:{port}", "--no-control-socket"]
     with serving(host, "gunicorn", *options, "web:application"), ThreadPoolExecutor(8) as pool:
@@ -82,10 +403,9 @@ def work(number):
 def begin():
     tracejudge.init(exit_timeout_s=60)
 if __name__ == "__main__":
-    context = multiprocessing.get_context(sys.argv[1])
     begin()
     tracejudge.publish(output="parent")
-    with context.Pool(4, begin if sys.argv[1] == "spawn" else None) as pool:
+    with multiprocessing.get_context(sys.argv[1]).Pool(4, None if sys.argv[1] == "fork" else begin) as pool:
         pool.map(work, range(200), chunksize=1)
         pool.close()
         pool.join()
@@ -95,24 +415,19 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_multiprocessing_pool_delivers_before_it_ends(host: Host, method: str) -> None:
     """Its children skip `atexit`."""
-    program = PATIENT + POOL.replace('== "spawn"', '!= "fork"')
-    host.run(program, method)
-    left = host.left()
-    assert left.outputs == sorted([*map(str, range(200)), "parent"])
-    left.assert_accounting_balances()
+    host.run(Host.PATIENT + POOL, method)
+    host.assert_left(numbers(200, "parent"))
 
 
 TASKS = """
-import celery, tracejudge
-app = celery.Celery("tasks", broker=__import__("os").environ["TRACEJUDGE_REDIS_URL"].partition("?")[0])
-app.conf.task_default_queue = app.conf.task_default_exchange = __import__("os").environ["TRACEJUDGE_PREFIX"]
+import celery
+app = celery.Celery("tasks", broker=os.environ["TRACEJUDGE_REDIS_URL"].partition("?")[0])
+app.conf.task_default_queue = app.conf.task_default_exchange = os.environ["TRACEJUDGE_PREFIX"]
 app.conf.worker_hijack_root_logger = False
-tracejudge.init(exit_timeout_s=60)
 @app.task(ignore_result=True)
 def work(number):
-    tracejudge.publish(output=str(number))
+    publish(str(number))
 """
-
 SENDING = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -125,117 +440,86 @@ tasks.app.close()
 
 @pytest.mark.faults
 def test_a_celery_prefork_pool_delivers_before_it_ends(host: Host) -> None:
-    host.write("tasks.py", TASKS)
+    host.write("tasks.py", BEGIN + TASKS)
     host.run(SENDING, str(host.folder))
     options = ["--pool", "prefork", "--concurrency", "2", "--without-gossip", "--without-mingle", "--loglevel", "INFO"]
     log = host.folder / "log"
     with serving(host, "celery", "-A", "tasks", "worker", *options):
         wait_until(lambda: log.exists() and log.read_text().count("succeeded") == 40, what="all tasks to be done")
-    left = host.left()
-    assert left.outputs == sorted(map(str, range(40)))
-    left.assert_accounting_balances()
+    host.assert_left(numbers(40))
 
 
-UNTIL_TERM = """
-import sys, time, tracejudge
-{handler}
-tracejudge.init(redis_url={url!r}, exit_timeout_s=0.5 if {url!r} else 30)
-for number in range(1000):
-    tracejudge.publish(output=str(number))
-flushed = tracejudge.flush(0.5 if {url!r} else 20)
-tracejudge.publish(output="last")
-print(flushed, flush=True)
-while True:  # in short pieces: Python sleeps over a signal that comes just before it falls asleep
-    time.sleep(0.05)
+# --- many publications while Redis goes away again and again ---------------------------------------------------------
+
+MIB = 1024 * 1024
+LONG = "TRACEJUDGE_SOAK" in os.environ  # two million publications and ten absences, some minutes
+SOAK = """
+import ctypes, gc, json, logging
+absences, size, cap, drop = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+give_back = getattr(ctypes.CDLL(None), "malloc_trim", abs)  # how much glibc keeps for later is chance
+def resident():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+logging.getLogger("tracejudge").disabled = True
+tracejudge.init(max_bytes=cap, max_items=10**6, max_stream=1_000, drop=drop)
+def burst(count):
+    global peak
+    for number in range(count):
+        tracejudge.publish(input="Where is it?", output="a" * (number % 4000), context=["b" * 500, "c" * 500])
+        if number % 500 == 0:
+            peak = max(peak, resident())
+            time.sleep(0.001)
+peak, empty = 0, []
+burst(1_000)
+assert tracejudge.flush(60)
+base = peak = resident()
+for absence in range(absences):
+    for turn in "down", "up":
+        if turn == "up":
+            burst(size)  # of which not all can be kept, as Redis is away
+        print("go", flush=True)
+        burst(size)
+        sys.stdin.readline()
+    assert tracejudge.flush(60)
+    gc.collect()
+    give_back(0)
+    empty.append(resident())
+client = api._Current.client
+print(json.dumps([client.producer, client.totals(), base, peak, empty]), flush=True)
 """
-EXITING = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))"
 
 
-def terminated(host: Host, *, handler: str = "", url: str | None = None) -> tuple[str, int]:
-    """Run until the flush, then send SIGTERM; give what it printed and its return code."""
-    with host.begin(UNTIL_TERM.format(handler=handler, url=url)) as program:
+@pytest.mark.faults
+@pytest.mark.timeout(1_200 if LONG else 120)
+@pytest.mark.parametrize("drop", ["newest", "oldest"])
+def test_every_publication_arrives_or_is_reported_as_dropped(
+    own_redis: EmbeddedRedis, tmp_path: Path, drop: str
+) -> None:
+    """`TRACEJUDGE_SOAK=1` runs it at full length."""
+    absences, size, cap = (10, 100_000, 64 * MIB) if LONG else (3, 8_000, 16 * MIB)
+    own_redis.restart()
+    host = Host(tmp_path, patient(own_redis.url), "soak")
+    with host.begin(BEGIN + SOAK, str(absences), str(size), str(cap), drop) as program:
+        assert program.stdin is not None
         assert program.stdout is not None
-        try:
-            printed = program.stdout.readline().strip()
-            program.send_signal(signal.SIGTERM)
-            return printed, program.wait(timeout=60)
-        finally:
-            program.kill()
-
-
-def test_sigterm_ends_a_host_without_a_handler_and_what_flush_confirmed_is_there(host: Host) -> None:
-    assert terminated(host) == ("True", -signal.SIGTERM)
-    outputs = host.left().outputs
-    assert [output for output in outputs if output != "last"] == sorted(map(str, range(1_000)))
-
-
-def test_sigterm_handled_by_an_exit_delivers_the_rest(host: Host) -> None:
-    assert terminated(host, handler=EXITING) == ("True", 3)
-    left = host.left()
-    assert left.outputs == sorted([*map(str, range(1_000)), "last"])
-    left.assert_accounting_balances()
-
-
-@pytest.mark.parametrize("handler", ["", EXITING], ids=["default", "exit"])
-def test_sigterm_ends_a_host_whose_redis_is_away(host: Host, handler: str) -> None:
-    url = f"redis://127.0.0.1:{free_port()}/0"
-    assert terminated(host, handler=handler, url=url) == ("False", 3 if handler else -signal.SIGTERM)
-
-
-HANDLERS = """
-import signal, tracejudge
-def handlers():
-    return {number: signal.getsignal(number) for number in signal.valid_signals()}
-before = handlers()
-tracejudge.init(exit_timeout_s=60)
-tracejudge.publish(output="a")
-assert tracejudge.flush(60)
-assert handlers() == before
-tracejudge.shutdown()
-assert handlers() == before
-"""
-
-
-MASKS = """
-import os, signal, tracejudge
-from pathlib import Path
-tracejudge.init(exit_timeout_s=60)
-tracejudge.publish(output="a")
-assert tracejudge.flush(60)
-tasks = [int(task) for task in os.listdir("/proc/self/task")]
-def blocked(task):
-    lines = Path(f"/proc/self/task/{task}/status").read_text().splitlines()
-    mask = next(int(line.split()[1], 16) for line in lines if line.startswith("SigBlk"))
-    return bool(mask >> (signal.SIGTERM - 1) & 1)
-print(sorted((task == os.getpid(), blocked(task)) for task in tasks))
-"""
-
-
-def test_signals_of_the_host_never_go_to_the_background_thread(host: Host) -> None:
-    """Else a host that waits for one with sigwait would miss it."""
-    assert host.run(MASKS).strip() == "[(False, True), (True, False)]"
-
-
-def test_no_signal_handler_is_installed(host: Host) -> None:
-    host.run(HANDLERS)
-
-
-THREADS = """
-import threading, time, tracejudge
-tracejudge.init(exit_timeout_s=60)
-def work(first):
-    for number in range(first, first + 100):
-        tracejudge.publish(output=str(number))
-        time.sleep(0)
-threads = [threading.Thread(target=work, args=(first,)) for first in range(0, 1000, 100)]
-for thread in threads:
-    thread.start()
-raise SystemExit
-"""
-
-
-def test_threads_that_outlive_the_main_one_are_waited_for(host: Host) -> None:
-    host.run(THREADS)
-    left = host.left()
-    assert left.outputs == sorted(map(str, range(1_000)))
-    left.assert_accounting_balances()
+        for _ in range(absences):
+            for turn in (own_redis.kill, own_redis.restart):
+                assert program.stdout.readline() == "go\n"
+                turn()  # in the midst of the burst
+                program.stdin.write("\n")
+                program.stdin.flush()
+        output, errors = program.communicate(timeout=120)
+    assert errors == ""
+    result: list[Any] = json.loads(output)
+    producer, (published, _, dropped), base, peak, empty = result
+    with redis.Redis(port=own_redis.port, decode_responses=True) as reader:
+        sent = int(reader.hget(f"soak:producer:{producer}", "sent") or 0)
+        reports = [json.loads(f["r"]) for _, f in reader.xrange("soak:traces") if "r" in f]
+    assert published == 1_000 + 3 * absences * size
+    assert sum(dropped.values()) > 0, "the buffer was full at times"
+    assert published == sent + sum(dropped.values())
+    assert (reports[-1]["published"], reports[-1]["dropped"]) == (published, dropped)
+    assert peak - base <= 1.5 * cap
+    # From the first absence on: what the allocator cannot give back of a full buffer it keeps for the next.
+    level = statistics.median(empty)
+    assert all(abs(each - level) <= 10 * MIB for each in empty), [each // MIB for each in empty]

@@ -1,82 +1,152 @@
-"""From the call to the entry in a real Redis."""
+"""From the call to the entry in a real Redis: what arrives, under which ids, and what is reported of each call."""
 
+import json
+import os
+import random
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+import tracemalloc
+from collections.abc import Callable, Iterable
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+from uuid import UUID
 
+import msgspec
+import pytest
+from lookalikes import table
 from opentelemetry import trace as opentelemetry
-from sdk_started import StartedSdk
+from sdk_rig import StartedSdk
 from support.processes import wait_until
 
 import tracejudge
+from tracejudge import model
+from tracejudge.content.convert import Note
+from tracejudge.delivery.buffer import Kind
+from tracejudge.ids import LANGSMITH, OPIK, SpanIds, current_span, fresh_id, fresh_trace_id, library_tags
+from tracejudge.model import Span, Trace, is_wire_span
+from worker.core.config.settings import Settings
+from worker.features.gateway.admission import Form
+from worker.features.gateway.intake import Encoder, read_intake, sdk_settings
 
 Start = Callable[..., StartedSdk]
 
-EVERYTHING: dict[str, Any] = {
-    "trace_id": "0af7651916cd43dd8448eb211c80319c",
-    "service": "billing",
-    "output": "On its way… ça va.",
-    "id": "0123456789abcdef",
-    "span_id": "00f067aa0ba902b7",
-    "environment": "staging",
-    "release": "1.2",
-    "name": "answer",
-    "session_id": "s-1",
-    "user_id": "u-1",
-    "response_id": "r-1",
-    "started_at": 1700000000.25,
-    "ended_at": 1700000001.5,
-    "provider": "openai",
-    "model": "gpt-6-luna",
-    "input": "Where is my parcel?",
-    "messages": [{"role": "system", "content": "Be kind."}],
-    "context": [{"text": "Parcels take a day.", "id": "d1", "score": 0.5}, "Plain text."],
-    "expected_response": "It is on its way.",
-    "expected_facts": ["on its way"],
-    "guidelines": ["be short"],
-    "tool_calls": [{"name": "track", "arguments": {"parcel": 7}, "result": [1, None], "error": "late"}],
-    "spans": [{"span_id": "00f067aa0ba902b8", "name": "retrieve", "attributes": {"k": 3}}],
-    "usage": {"input_tokens": 12, "output_tokens": 3},
-    "error": "slow",
-    "feedback": {"score": 0.5, "comment": "ok"},
-    "tags": {"team": "a"},
-}
+
+class Call(NamedTuple):
+    """A call of `publish`, and what follows from it.
+
+    `arrives` is the whole trace in the stream without its ids, its service and the time of its arrival, unless the call
+    gives these; None means that nothing arrives. A report is "reason field".
+    """
+
+    name: str
+    given: list[Any]
+    fields: dict[str, Any]
+    arrives: dict[str, Any] | None
+    reports: list[str]
+
+    def difference(self, trace: dict[str, Any] | None) -> str:
+        """Compare a trace without the ids and the time that the call did not give."""
+        keys = (self.arrives or {}).keys()
+        absent = {"trace_id", "span_id", "id", "service"} - keys
+        absent |= set() if {"started_at", "ended_at"} & keys else {"ended_at"}
+        trace = trace and {name: value for name, value in trace.items() if name not in absent}
+        return "" if trace == self.arrives else f"{self.name}: {trace} arrived, not {self.arrives}"
+
+
+@pytest.mark.swallows
+def test_every_everyday_call_arrives_whole(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    sdk = start(max_bytes=1 << 30)
+    reasons: dict[str, set[str]] = {}
+
+    def add(notes: Iterable[Note], trace_id: str, _: str | None) -> None:
+        reasons.setdefault(trace_id, set()).update(f"{note.reason} {note.field}" for note in notes)
+
+    monkeypatch.setattr(sdk.client._delivery.reports, "add", add)
+    calls = [Call(*row) for row in table("everyday_calls")]
+    assert len(calls) >= 475
+    wrong = []
+    # A given trace id repeats, so that these calls go one at a time.
+    repeated = [[call] for call in calls if "trace_id" in (call.arrives or {})]
+    for group in ([call for call in calls if "trace_id" not in (call.arrives or {})], *repeated):
+        reasons.clear()
+        ids = [tracejudge.publish(*call.given, **call.fields) for call in group]
+        arrived = {trace["trace_id"]: trace for trace in sdk.flushed()}
+        for call, trace_id in zip(group, ids, strict=True):
+            wrong.append(call.difference(arrived.get(trace_id)))
+            if (reported := reasons.get(trace_id, set())) != set(call.reports):
+                wrong.append(f"{call.name}: reported {reported}, not {call.reports}")
+    assert not any(wrong), "\n".join(filter(None, wrong))
+    # Only calls without any content are dropped.
+    assert sdk.client.totals(Kind.TRACE).dropped == {"invalid": sum(call.arrives is None for call in calls)}
+
+
+def _is_json(value: object) -> bool:
+    """Return whether JSON holds a value as it is."""
+    if type(value) is list:
+        return all(map(_is_json, value))
+    if type(value) is dict:
+        return all(type(key) is str and _is_json(each) for key, each in value.items())
+    return value is None or type(value) in (str, int, float, bool)
+
+
+@pytest.mark.swallows
+def test_the_gateway_reads_the_same_calls_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times without a zone are UTC in JSON, and local in a call of the SDK."""
+    monkeypatch.setitem(os.environ, "TZ", "UTC")
+    time.tzset()
+    calls = [call for row in table("everyday_calls") if not (call := Call(*row)).given and _is_json(call.fields)]
+    odd = ("NaN", "Infinity", "\\ud8", "\\udc")
+    calls = [call for call in calls if call.fields and not any(text in json.dumps(call.fields) for text in odd)]
+    assert len(calls) >= 150
+    encoder = Encoder(sdk_settings(Settings()))
+    wrong = []
+    for call in calls:
+        body = json.dumps({"service": "bot", **call.fields}).encode()
+        intake = read_intake(body, Form.JSON, encoder, service=None, repeat_key=None, now_s=1.0)
+        trace = json.loads(intake.entries[0].payload) if intake.entries else None
+        wrong.append((difference := call.difference(trace)) and f"{difference}; {intake.rejected}")
+        told = {field.field for field in intake.left_out}
+        losses = [report.split() for report in call.reports]
+        lost = {field.partition(".")[0] for reason, *field in losses for field in field[:1] if reason in _LOSSES}
+        if trace is not None and told - {"other"} != lost & set(Trace.__struct_fields__):
+            wrong.append(f"{call.name}: {told} left out, not {lost}")
+    monkeypatch.undo()
+    time.tzset()
+    assert not any(wrong), "\n".join(filter(None, wrong))
+
+
+_LOSSES = {"unreadable", "no_text", "missing"}
+
+
+def test_only_spans_in_the_form_of_the_wire_are_sent_as_they_are() -> None:
+    plain = {"text": "a", "count": 1, "share": 0.5, "whether": True}
+    assert is_wire_span(Span("a", "b"), 128)
+    assert is_wire_span(Span("a", "b", "c", "llm", 1.7e9, 1.7e9, "ok", "in", "out", plain), 128)
+    others: dict[str, Any] = {
+        "span_id": ["", "a" * 129, 7],
+        "name": ["", 7],
+        "parent_id": ["", 7],
+        "status": [7],
+        "inputs": [{"a": 1}],
+        "started_at": [1, 1.7e12, float("nan")],
+        "attributes": [{}, {"a": [1]}, {"a": None}, {7: "a"}, {"a": 2**63}, [("a", 1)]],
+    }
+    for field, values in others.items():
+        for value in values:
+            assert not is_wire_span(Span(**{"span_id": "a", "name": "b", field: value}), 128), (field, value)
 
 
 def test_every_field_arrives_as_it_was_given(sdk: StartedSdk) -> None:
-    assert tracejudge.publish(**EVERYTHING) == EVERYTHING["trace_id"]
+    everything = table("every_field")
+    assert tracejudge.publish(**everything) == everything["trace_id"]
     assert tracejudge.flush(60)
     entry = sdk.entries()[0]
     assert (entry.kind, entry.version, entry.producer) == ("t", "1", sdk.client.producer)
-    assert entry.record == EVERYTHING
-
-
-def test_a_trace_object_arrives_like_its_fields(sdk: StartedSdk) -> None:
-    trace = tracejudge.Trace(
-        trace_id="0af7651916cd43dd8448eb211c80319c",
-        service="billing",
-        output="Done.",
-        span_id="00f067aa0ba902b7",
-        ended_at=1_700_000_007,
-        context=[tracejudge.Document(text="a"), "b"],
-        usage=tracejudge.Usage(input_tokens=1),
-    )
-    assert tracejudge.publish(trace) == trace.trace_id
-    assert tracejudge.flush(60)
-    (stored,) = sdk.traces()
-    assert re.fullmatch("[0-9a-f]{16}", stored.pop("id"))
-    assert stored == {
-        "trace_id": "0af7651916cd43dd8448eb211c80319c",
-        "service": "billing",
-        "output": "Done.",
-        "span_id": "00f067aa0ba902b7",
-        "ended_at": 1_700_000_007,
-        "context": [{"text": "a"}, "b"],
-        "usage": {"input_tokens": 1},
-    }
+    assert entry.record == everything
 
 
 def test_ids_and_what_init_said_fill_the_rest(start: Start) -> None:
@@ -84,42 +154,71 @@ def test_ids_and_what_init_said_fill_the_rest(start: Start) -> None:
     before_s = time.time()
     trace_id = tracejudge.publish(output="Done.")
     after_s = time.time()
-    assert tracejudge.flush(60)
-    (stored,) = sdk.traces()
+    (stored,) = sdk.flushed()
     assert before_s <= stored.pop("ended_at") <= after_s
     assert re.fullmatch("[0-9a-f]{32}", trace_id)
     assert re.fullmatch("[0-9a-f]{16}", stored.pop("id"))
     assert re.fullmatch("[0-9a-f]{16}", stored.pop("span_id"))
     assert stored == {"trace_id": trace_id, "service": "shop", "output": "Done.", "environment": "prod", "release": "8"}
-
-
-def test_every_publication_has_an_id_of_its_own(sdk: StartedSdk) -> None:
     for _ in range(3):
         tracejudge.publish(trace_id="same", output="again")
-    assert tracejudge.flush(60)
-    assert len({stored["id"] for stored in sdk.traces()}) == 3
+    assert len({stored["id"] for stored in sdk.flushed()}) == 3, "every publication has an id of its own"
 
 
-def in_span() -> Any:
+def test_ids_come_from_the_current_span_unless_the_trace_is_another(sdk: StartedSdk) -> None:
     context = opentelemetry.SpanContext(0xA1 << 120, 0xB2 << 56, is_remote=False)
-    return opentelemetry.use_span(opentelemetry.NonRecordingSpan(context))
-
-
-def test_ids_come_from_the_current_span(sdk: StartedSdk) -> None:
-    with in_span():
-        trace_id = tracejudge.publish(output="Done.")
-    assert trace_id == "a1" + "0" * 30
-    assert tracejudge.flush(60)
-    assert sdk.traces()[0]["span_id"] == "b2" + "0" * 14
-
-
-def test_another_trace_does_not_get_the_current_span(sdk: StartedSdk) -> None:
-    with in_span():
+    with opentelemetry.use_span(opentelemetry.NonRecordingSpan(context)):
+        assert current_span() == SpanIds("a1" + "0" * 30, "b2" + "0" * 14)
+        assert tracejudge.publish(output="Done.") == "a1" + "0" * 30
         tracejudge.publish(output="Done.", trace_id="c" * 32)
-    assert tracejudge.flush(60)
-    (stored,) = sdk.traces()
-    assert stored["trace_id"] == "c" * 32
-    assert stored["span_id"] != "b2" + "0" * 14
+    same, other = sdk.flushed()
+    assert same["span_id"] == "b2" + "0" * 14
+    assert (other["trace_id"], other["span_id"] != "b2" + "0" * 14) == ("c" * 32, True)
+
+
+@pytest.mark.swallows
+def test_without_a_span_or_opentelemetry_there_are_no_current_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert current_span() is None
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace")
+    assert current_span() is None
+    assert "opentelemetry.trace" not in sys.modules
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", ModuleType("opentelemetry.trace"))
+    assert current_span() is None, "half imported"
+
+
+def test_random_ids_have_the_form_of_w3c_and_do_not_follow_the_host_s_seed() -> None:
+    assert re.fullmatch("[0-9a-f]{32}", fresh_trace_id())
+    assert re.fullmatch("[0-9a-f]{16}", fresh_id())
+    random.seed(1)
+    first = fresh_trace_id()
+    random.seed(1)
+    assert fresh_trace_id() != first
+
+
+@pytest.mark.swallows
+def test_ids_of_opik_and_langsmith_become_tags(sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert library_tags({"team": "a"}) == {}
+    opik, langsmith = ModuleType(OPIK), ModuleType(LANGSMITH)
+    opik.get_current_trace_data = lambda: SimpleNamespace(id="01-opik")  # type: ignore[attr-defined]
+    langsmith.get_current_run_tree = lambda: SimpleNamespace(id=UUID(int=5))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, OPIK, opik)
+    assert library_tags(None) == {"tags": {"opik_trace_id": "01-opik"}}
+    tags = dict.fromkeys(map(str, range(300_000)), "a")
+    tracemalloc.start()
+    tracejudge.publish(output="a", tags=tags)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000, "tags without end are not copied whole"
+    assert sdk.flushed()[0]["tags"]["opik_trace_id"] == "01-opik"
+    monkeypatch.setitem(sys.modules, LANGSMITH, langsmith)
+    both = {"opik_trace_id": "01-opik", "langsmith_run_id": str(UUID(int=5))}
+    assert library_tags({"team": "a"}) == {"tags": {**both, "team": "a"}}
+    assert library_tags({"opik_trace_id": "mine"})["tags"]["opik_trace_id"] == "mine"
+    assert library_tags("no tags") == {}
+    opik.get_current_trace_data = langsmith.get_current_run_tree = lambda: None  # type: ignore[attr-defined]
+    assert library_tags(None) == {}
+    del opik.get_current_trace_data
+    assert library_tags(None) == {}, "a library that is being imported"
 
 
 def test_lists_and_dicts_are_copied_at_the_call(sdk: StartedSdk) -> None:
@@ -130,8 +229,7 @@ def test_lists_and_dicts_are_copied_at_the_call(sdk: StartedSdk) -> None:
         tracejudge.publish(tracejudge.Trace(trace_id="1", service="s", output="b", context=context))
         context.append("second")
         tags.clear()
-    assert tracejudge.flush(60)
-    stored = sdk.traces()
+    stored = sdk.flushed()
     assert [trace["context"] for trace in stored] == [["first"], ["first"]]
     assert stored[0]["tags"] == {"k": "v"}
 
@@ -141,28 +239,33 @@ def test_late_feedback_is_an_entry_of_its_own(sdk: StartedSdk) -> None:
     tracejudge.feedback(trace_id, score=-1)
     tracejudge.feedback(trace_id, 0.5, comment="better")
     assert tracejudge.flush(60)
-    feedback = [entry.record for entry in sdk.entries() if entry.kind == "f"]
-    assert feedback == [{"trace_id": trace_id, "score": -1}, {"trace_id": trace_id, "score": 0.5, "comment": "better"}]
+    better = {"trace_id": trace_id, "score": 0.5, "comment": "better"}
+    assert sdk.records("f") == [{"trace_id": trace_id, "score": -1}, better]
     assert sdk.producer()["sent"] == "1"
 
 
-def test_many_threads_publish_and_nothing_is_lost_or_doubled(sdk: StartedSdk) -> None:
+def test_threads_and_a_signal_handler_publish_and_nothing_is_lost_or_doubled(sdk: StartedSdk) -> None:
     def publish(first: int) -> None:
         for number in range(first, first + 300):
             tracejudge.publish(output=str(number))
 
+    tracejudge.publish(output="-1")
+    wait_until(lambda: len(sdk.traces()) == 1, what="an entry without a flush")
     threads = [threading.Thread(target=publish, args=(first,)) for first in range(0, 2_400, 300)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    former = signal.signal(signal.SIGUSR1, lambda *_: tracejudge.publish(output="-1"))
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(200):
+            tracejudge.publish(output="-1")
+            signal.raise_signal(signal.SIGUSR1)
+        for thread in threads:
+            thread.join()
+    finally:
+        signal.signal(signal.SIGUSR1, former)
     assert tracejudge.flush(60)
-    assert sorted(int(trace["output"]) for trace in sdk.traces()) == list(range(2_400))
-
-
-def test_without_a_flush_an_entry_is_there_soon(sdk: StartedSdk) -> None:
-    tracejudge.publish(output="a")
-    wait_until(lambda: len(sdk.traces()) == 1)
+    assert sorted(map(int, sdk.outputs())) == [*[-1] * 401, *range(2_400)]
+    assert sdk.producer()["sent"] == "2801"
 
 
 def test_the_stream_is_capped_and_the_cut_counted(start: Start) -> None:
@@ -177,13 +280,14 @@ def test_the_stream_is_capped_and_the_cut_counted(start: Start) -> None:
     assert int(producer["trimmed"]) == 1_000 + sdk.reports()[-1]["seq"] - len(stored)
 
 
-def test_a_signal_handler_may_publish(sdk: StartedSdk) -> None:
-    former = signal.signal(signal.SIGUSR1, lambda *_: tracejudge.publish(output="signal"))
-    try:
-        for _ in range(200):
-            tracejudge.publish(output="main")
-            signal.raise_signal(signal.SIGUSR1)
-    finally:
-        signal.signal(signal.SIGUSR1, former)
-    assert tracejudge.flush(60)
-    assert sdk.producer()["sent"] == "400"
+def test_the_import_is_light_and_its_names_are_public() -> None:
+    """How long it takes is measured by `make bench`; what makes it slow is what it loads."""
+    heavy = ("tracejudge.wrap", "redis", "opentelemetry", "celery", "httpx", "asyncio", "ssl")
+    program = f"import sys, tracejudge; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"[]\n"
+    named = {name: value for name, value in vars(tracejudge).items() if not name.startswith("_")}
+    public = {name for name, value in named.items() if not isinstance(value, ModuleType)}
+    assert tracejudge.__all__ == sorted(public | {"wrap_anthropic", "wrap_openai"})  # loaded by their first use
+    kinds = [value for value in vars(model).values() if isinstance(value, type)]
+    structs = {kind.__name__ for kind in kinds if issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct}
+    assert structs <= set(tracejudge.__all__), "every struct of the wire"

@@ -1,10 +1,123 @@
-"""The batches of the sender: their contents, order and times."""
+"""The sender stepped by hand: its batches, waits, counts, reports and logs, and its small parts."""
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from sdk_bench import Bench
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from sdk_rig import SETTINGS
 
-from tracejudge.delivery.buffer import Item, Kind
-from tracejudge.log import DeliveryError
+from tracejudge.delivery.buffer import Batch, Buffer, Entry, Flush, Flushes, Item, Kind, Reason, Totals
+from tracejudge.delivery.encoding import ItemEncoder
+from tracejudge.delivery.fork import Wakeup
+from tracejudge.delivery.sender import Backoff, BatchBuilder, Reporter, Sender
+from tracejudge.ids import place_of
+from tracejudge.log import DeliveryError, Once
+from tracejudge.model import ProducerReport
+
+GONE = DeliveryError("gone")
+TOO_LARGE = "x" * (4 * 1024 * 1024)
+
+
+class ScriptedStream:
+    """Records each attempt, runs `during`, and raises the next of `failures`."""
+
+    def __init__(self) -> None:
+        self.attempts: list[Batch] = []
+        self.failures: list[Exception] = []
+        self.connected = False
+        self.during: Callable[[], None] = lambda: None
+
+    def partitions(self) -> int:
+        return 1
+
+    def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
+        self.connected = True
+        self.attempts.append(batch)
+        self.during()
+        meanwhile()
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def disconnect(self) -> None:
+        self.connected = False
+
+
+class RecordedWakeup(Wakeup):
+    """Never sleeps: records each timeout, and returns whether it is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def wait(self, timeout_s: float) -> bool:
+        self.waits.append(timeout_s)
+        return super().wait(0)
+
+
+class Bench:
+    """A sender and all its parts, with a clock set by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.wakeup = RecordedWakeup()
+        self.buffer = Buffer(max_items=10_000, max_bytes=10**9, wake=self.wakeup.open)
+        self.flushes = Flushes()
+        self.stream = ScriptedStream()
+        self.turns: list[float] = []
+        settings = replace(SETTINGS, max_field_bytes=10**8, max_trace_bytes=10**8)  # nothing is cut
+        builder = BatchBuilder(
+            buffer=self.buffer,
+            load_encoder=lambda: ItemEncoder(settings),
+            sleep=self.turns.append,
+            clock=lambda: self.now_s,
+        )
+        self.sender = Sender(
+            buffer=self.buffer,
+            flushes=self.flushes,
+            reporter=Reporter(producer="p", service="shop", now_s=0.0),
+            builder=builder,
+            open_stream=lambda: self.stream,
+            address="redis://host:6379/0",
+            clock=lambda: self.now_s,
+            wakeup=self.wakeup,
+            backoff=Backoff(draw=lambda _, bound: bound),
+        )
+
+    def put(self, *outputs: Any, size_bytes: int = 1) -> None:
+        for output in outputs:
+            self.buffer.put(Item(Kind.TRACE, {"output": output}, size_bytes, trace_id="1"))
+
+    def put_many(self, count: int) -> None:
+        self.put(*map(str, range(count)))
+
+    def steps(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.sender.step()
+
+    def awake(self) -> None:
+        """Begin to record waits, awake."""
+        self.wakeup.wait(0)
+        self.wakeup.waits.clear()
+
+    def outputs(self) -> list[list[str]]:
+        traces = [[each for each in batch.entries if each.kind is Kind.TRACE] for batch in self.stream.attempts]
+        return [[json.loads(entry.payload)["output"] for entry in entries] for entries in traces]
+
+    def numbers(self) -> list[int]:
+        return [batch.number for batch in self.stream.attempts]
+
+    def sizes(self) -> list[int]:
+        return [len(batch.entries) for batch in self.stream.attempts]
+
+    def reports(self) -> list[dict[str, Any]]:
+        entries = [entry for batch in self.stream.attempts for entry in batch.entries]
+        return [json.loads(entry.payload) for entry in entries if entry.kind is Kind.REPORT]
 
 
 @pytest.fixture
@@ -12,170 +125,323 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_queued_items_are_sent_as_one_numbered_batch(bench: Bench) -> None:
+def test_queued_items_are_sent_as_one_numbered_batch_with_feedback_in_order(bench: Bench) -> None:
     bench.put("a", "b")
-    bench.steps(1)
+    bench.steps()
     bench.put("c")
-    bench.steps(1)
-    assert [batch.number for batch in bench.stream.attempts] == [1, 2]
-    assert [bench.outputs(0), bench.outputs(1)] == [["a", "b"], ["c"]]
-    assert bench.buffer.settled == 3
-
-
-def test_feedback_travels_in_order_with_the_traces(bench: Bench) -> None:
-    bench.put("a")
     bench.buffer.put(Item(Kind.FEEDBACK, {"trace_id": "1", "score": 1}, 1))
-    bench.steps(1)
-    assert [entry.kind for entry in bench.stream.attempts[0].entries] == [Kind.TRACE, Kind.FEEDBACK]
+    bench.steps()
+    assert bench.numbers() == [1, 2]
+    assert bench.outputs() == [["a", "b"], ["c"]]
+    assert bench.buffer.settled == 4
+    assert [entry.kind for entry in bench.stream.attempts[1].entries] == [Kind.TRACE, Kind.FEEDBACK]
 
 
-def test_a_batch_holds_at_most_500_entries(bench: Bench) -> None:
-    bench.put(*map(str, range(501)))
+def test_a_batch_holds_at_most_500_entries_and_about_2_mib(bench: Bench) -> None:
+    bench.put_many(501)
     bench.steps(2)
-    assert [len(batch.entries) for batch in bench.stream.attempts] == [500, 1]
-
-
-def test_a_batch_holds_about_2_mib(bench: Bench) -> None:
+    assert bench.sizes() == [500, 1]
     bench.put("a", "b", "c", size_bytes=1_200_000)
     bench.steps(2)
-    assert [bench.outputs(0), bench.outputs(1)] == [["a", "b"], ["c"]]
+    assert bench.outputs()[2:] == [["a", "b"], ["c"]]
 
 
 def test_an_unconfirmed_batch_goes_again_under_its_number_and_before_any_other(bench: Bench) -> None:
-    bench.stream.failures = [DeliveryError("gone"), DeliveryError("gone")]
+    bench.stream.failures = [GONE, GONE]
     bench.put("a")
-    bench.steps(1)
+    bench.steps()
     bench.put("b")
     bench.steps(2)
     first, second, third = bench.stream.attempts
     assert first is second is third
     assert (first.number, bench.buffer.settled) == (1, 1)
-    bench.steps(1)
-    assert (bench.stream.attempts[3].number, bench.outputs(3)) == (2, ["b"])
+    bench.steps()
+    assert (bench.numbers()[3], bench.outputs()[3]) == (2, ["b"])
 
 
-def test_failures_space_the_attempts_out(bench: Bench) -> None:
-    bench.stream.failures = [DeliveryError("gone")] * 4
+def test_failures_space_the_attempts_out_and_a_flush_makes_the_delays_short_again(bench: Bench) -> None:
+    bench.stream.failures = [GONE] * 6
     bench.put("a")
-    bench.wakeup.wait(0)
-    bench.wakeup.waits.clear()
+    bench.awake()
     bench.steps(4)
     assert bench.wakeup.waits == [0.05, 0.1, 0.2, 0.4]
-
-
-def test_a_flush_in_trouble_makes_the_delays_short_again(bench: Bench) -> None:
-    bench.stream.failures = [DeliveryError("gone")] * 4
-    bench.put("a")
-    bench.wakeup.wait(0)
-    bench.wakeup.waits.clear()
-    bench.steps(2)
     bench.wakeup.open()
     bench.steps(2)
-    assert bench.wakeup.waits == [0.05, 0.1, 0.2, 0.05]
+    assert bench.wakeup.waits == [0.05, 0.1, 0.2, 0.4, 0.8, 0.05]
 
 
 @pytest.mark.swallows
-def test_an_unexpected_error_is_logged_and_the_sender_goes_on(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    bench.stream.failures = [RuntimeError("not expected")]
-    bench.stream.during = lambda: bench.sender.end() if len(bench.stream.attempts) == 2 else None
-    bench.put("a")
-    bench.sender.run()
-    assert "Publishing to Redis at redis://host:6379/0 failed (RuntimeError); 1 waiting" in caplog.messages
-    assert bench.buffer.settled == 1
-
-
-def test_an_unexpected_error_keeps_the_batch(bench: Bench) -> None:
+def test_an_unexpected_error_leaves_a_step_and_keeps_the_batch_and_a_run_logs_it_and_goes_on(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     bench.stream.failures = [RuntimeError("not expected")]
     bench.put("a")
     with pytest.raises(RuntimeError):
-        bench.steps(1)
-    bench.steps(1)
-    assert [batch.number for batch in bench.stream.attempts] == [1, 1]
-    assert bench.buffer.settled == 1
+        bench.steps()
+    bench.steps()
+    assert (bench.numbers(), bench.buffer.settled, bench.stream.connected) == ([1, 1], 1, True)
+    bench.stream.failures = [RuntimeError("not expected")]
+    bench.stream.during = lambda: bench.sender.end() if len(bench.stream.attempts) == 4 else None
+    bench.put("b")
+    bench.sender.run()
+    assert "Publishing to Redis at redis://host:6379/0 failed (RuntimeError); 1 waiting" in caplog.messages
+    assert (bench.numbers(), bench.buffer.settled) == ([1, 1, 2, 2], 2)
+    assert not bench.stream.connected, "at its end it closes the connection"
 
 
 def test_after_a_batch_that_was_not_full_it_lingers(bench: Bench) -> None:
     """Who publishes in these milliseconds need not wake it."""
+    bench.put_many(1_000)
+    bench.awake()
+    bench.steps()
+    assert bench.wakeup.waits == [], "a full batch is followed at once"
+    bench.steps()
     bench.put("a")
-    bench.wakeup.wait(0)
-    bench.wakeup.waits.clear()
-    bench.steps(1)
+    bench.awake()
+    bench.steps()
     assert bench.wakeup.waits == [0.02]
-    bench.put(*map(str, range(499)))
+    bench.put_many(499)
     assert not bench.wakeup.wait(0)
     bench.put("b")
     assert bench.wakeup.wait(0), "a full batch need not wait"
 
 
-def test_a_full_batch_is_followed_at_once(bench: Bench) -> None:
-    bench.put(*map(str, range(1_000)))
-    bench.wakeup.wait(0)
-    bench.wakeup.waits.clear()
-    bench.steps(1)
-    assert bench.wakeup.waits == []
-
-
 def test_the_next_batch_is_prepared_while_redis_works(bench: Bench) -> None:
     """Once: what comes later still finds room in it."""
-    bench.stream.during = lambda: bench.put(*map(str, range(100)))
+    bench.stream.during = lambda: bench.put_many(100)
     bench.put("a")
-    bench.wakeup.wait(0)
-    bench.wakeup.waits.clear()
-    bench.steps(1)
+    bench.awake()
+    bench.steps()
     assert (bench.buffer.queued, bench.buffer.settled, bench.buffer.taken) == (0, 1, 101)
     assert bench.wakeup.waits == []
     bench.stream.during = lambda: None
     bench.put("z")
-    bench.steps(1)
-    assert bench.outputs(1) == [*map(str, range(100)), "z"]
+    bench.steps()
+    assert bench.outputs()[1] == [*map(str, range(100)), "z"]
     assert bench.buffer.settled == 102
-
-
-def test_few_items_wait_for_others(bench: Bench) -> None:
-    bench.stream.during = lambda: bench.put(*map(str, range(99)))
+    bench.stream.during = lambda: bench.put_many(99)
     bench.put("a")
-    bench.steps(1)
-    assert bench.buffer.queued == 99
+    bench.steps()
+    assert bench.buffer.queued == 99, "few items wait for others"
 
 
 def test_what_is_prepared_survives_an_outage(bench: Bench) -> None:
-    bench.stream.failures = [DeliveryError("gone")] * 2
-    bench.stream.during = lambda: bench.put(*map(str, range(100)))
+    bench.stream.failures = [GONE] * 2
+    bench.stream.during = lambda: bench.put_many(100)
     bench.put("a")
     bench.steps(2)
     bench.stream.during = lambda: None
     ticket = bench.flushes.request(bench.buffer.accepted)
     bench.steps(2)
-    assert [batch.number for batch in bench.stream.attempts] == [1, 1, 1, 2]
-    assert bench.outputs(3) == [*map(str, range(100))] * 2
+    assert bench.numbers() == [1, 1, 1, 2]
+    assert bench.outputs()[3] == [*map(str, range(100))] * 2
     bench.flushes.wait(ticket, timeout_s=60)
     assert bench.buffer.settled == 201
 
 
-def test_publishers_get_their_turn_between_pieces_of_a_batch(bench: Bench) -> None:
-    bench.put(*map(str, range(48)))
-    bench.steps(1)
+def test_publishers_get_their_turn_between_pieces_of_a_batch_unless_the_buffer_fills(bench: Bench) -> None:
+    bench.put_many(48)
+    bench.steps()
     assert len(bench.turns) == 1, "nobody published after the first piece"
+    bench.put_many(5_001)
+    bench.steps()
+    assert len(bench.turns) == 1
 
 
-def test_a_buffer_that_fills_gets_no_pauses(bench: Bench) -> None:
-    bench.put(*map(str, range(5_001)))
-    bench.steps(1)
-    assert bench.turns == []
-
-
-def test_with_nothing_to_send_it_sleeps_until_an_item_or_a_report(bench: Bench) -> None:
-    bench.steps(1)
+def test_with_nothing_to_send_it_sleeps_until_an_item_or_a_report_and_answers_a_flush(bench: Bench) -> None:
+    bench.steps()
     assert bench.wakeup.waits == [10.0]
+    bench.flushes.request(0)
+    bench.steps()
+    assert not bench.flushes.pending
     assert bench.stream.attempts == []
     bench.put("a")
     assert bench.wakeup.wait(0)
 
 
-def test_at_its_end_it_closes_the_connection(bench: Bench) -> None:
+def test_what_is_dropped_after_acceptance_is_not_sent_but_counted_reported_and_logged(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.put(TOO_LARGE)
+    bench.steps()
+    assert (bench.stream.attempts, bench.buffer.settled) == ([], 1), "a batch of drops only needs no Redis"
+    bench.put("a", TOO_LARGE, "b")
+    bench.buffer.refuse(Kind.TRACE, Reason.INVALID)
+    ticket = bench.flushes.request(4)
+    bench.steps()
+    assert bench.outputs() == [["a", "b"]]
+    dropped = {"too_large": 2, "invalid": 1}
+    assert bench.buffer.totals() == Totals(published=5, accepted=4, dropped=dropped)
+    assert bench.buffer.settled == 4
+    bench.flushes.wait(ticket, timeout_s=60)
+    assert bench.reports()[0]["dropped"] == dropped, "with those of its own batch"
+    warning = ("tracejudge", logging.WARNING, "Trace dropped: too_large (4,194,402 bytes); trace id 1")
+    total = ("tracejudge", logging.WARNING, "Traces dropped since the start, by reason: too_large 2, invalid 1")
+    assert [record for record in caplog.record_tuples if record != warning] == [total]
+    assert caplog.record_tuples[0] == warning
+
+
+def test_reports_go_with_the_batches_every_10_s_and_each_hour_that_it_lives(bench: Bench) -> None:
+    for now_s in (0.0, 5.0, 10.0, 12.0, 20.0):
+        bench.now_s = now_s
+        bench.put("a")
+        bench.steps()
+    assert [(report["seq"], report["published"], report["accepted"]) for report in bench.reports()] == [
+        *((1, 3, 3), (2, 5, 5))
+    ]
+    assert bench.sizes() == [1, 1, 2, 1, 2]
+    bench = Bench()
     bench.put("a")
-    bench.steps(1)
-    assert bench.stream.connected
-    bench.sender.end()
-    bench.sender.run()
-    assert not bench.stream.connected
+    bench.flushes.request(1)
+    for now_s in (0.0, 60.0, 3599.0, 3600.0, 3660.0, 7199.0, 7200.0):
+        bench.now_s = now_s
+        bench.steps()
+    assert [(report["seq"], report["published"]) for report in bench.reports()] == [(1, 1), (2, 1), (3, 1)]
+    assert bench.sizes() == [2, 1, 1]
+    bench = Bench()
+    bench.buffer.refuse(Kind.TRACE, Reason.INVALID)
+    bench.now_s = 10.0
+    bench.steps()
+    report = {"producer": "p", "seq": 1, "service": "shop", "published": 1, "accepted": 0, "dropped": {"invalid": 1}}
+    assert bench.reports() == [report], "drops without any trace to send"
+
+
+def test_a_flush_is_reported_by_the_batch_that_completes_it(bench: Bench) -> None:
+    bench.put_many(501)
+    bench.flushes.request(501)
+    bench.put("later")
+    bench.steps()
+    assert bench.flushes.pending
+    assert bench.reports() == []
+    bench.steps()
+    assert not bench.flushes.pending
+    assert [report["accepted"] for report in bench.reports()] == [502]
+    # One that was due stands before: the report of a flush stands behind all it waited for.
+    bench = Bench()
+    bench.put_many(500)
+    bench.now_s = 11.0
+    bench.steps()
+    assert len(bench.reports()) == 1
+    bench.put("later", "latest")
+    bench.flushes.request(502)
+    bench.steps()
+    assert bench.stream.attempts[-1].entries[-1].kind is Kind.REPORT
+    assert bench.reports()[-1]["accepted"] == 502
+
+
+def test_trouble_is_logged_once_a_minute_and_its_end_too(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tracejudge")
+    bench.stream.failures = [DeliveryError("ConnectionError: Connection refused")] * 3
+    bench.put("secret words", "b")
+    for now_s in (0.0, 30.0, 60.0, 61.0):
+        bench.now_s = now_s
+        bench.steps()
+    trouble = "Publishing to Redis at redis://host:6379/0 failed (ConnectionError: Connection refused); 2 waiting"
+    assert caplog.record_tuples == [
+        ("tracejudge", logging.WARNING, trouble),
+        ("tracejudge", logging.WARNING, trouble),
+        ("tracejudge", logging.INFO, "Publishing to Redis at redis://host:6379/0 resumed"),
+    ]
+
+
+# --- latch, backoff, flush requests, reporter, throttled log ---------------------------------------------------------
+
+
+def test_a_latch_opened_before_the_wait_or_by_another_thread_ends_it_once() -> None:
+    wakeup = Wakeup()
+    wakeup.open()
+    wakeup.open()
+    assert wakeup.wait(60)
+    assert not wakeup.wait(0)
+    other = threading.Thread(target=wakeup.open)
+    other.start()
+    assert wakeup.wait(60)
+    other.join()
+    assert not wakeup.wait(-1)
+
+
+def test_the_bound_of_the_delay_doubles_up_to_the_cap_and_starts_again() -> None:
+    backoff = Backoff(draw=lambda _, bound: bound)
+    delays = [backoff.next_delay_s() for _ in range(9)]
+    assert delays == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    backoff.reset()
+    assert backoff.next_delay_s() == 0.05
+
+
+@given(st.integers(0, 200))
+def test_delays_stay_within_the_cap(failures: int) -> None:
+    backoff = Backoff()
+    assert all(0 <= backoff.next_delay_s() <= 5 for _ in range(failures))
+
+
+def test_an_answer_counts_for_every_earlier_ticket() -> None:
+    flushes = Flushes()
+    first, second, third = flushes.request(3), flushes.request(5), flushes.request(5)
+    flushes.complete(second)
+    flushes.wait(first, timeout_s=60)
+    for timeout_s in (0, -1):
+        flushes.wait(third, timeout_s)
+    assert flushes.pending
+    flushes.complete(third)
+    flushes.complete(first)
+    assert not flushes.pending
+    flushes = Flushes()
+    flushes.request(12)
+    flushes.request(10)
+    assert flushes.latest == Flush(ticket=2, target=12), "a later request for less keeps the target of the earlier"
+
+
+def report(seq: int, totals: Totals) -> ProducerReport:
+    return ProducerReport("p", seq, "shop", totals.published, totals.accepted, totals.dropped)
+
+
+def test_reports_come_when_something_changed_and_10_s_went_by_or_a_flush_asks() -> None:
+    reporter = Reporter(producer="p", service="shop", now_s=100)
+    one, two = Totals(1, 1, {}), Totals(2, 1, {"invalid": 1})
+    assert reporter.next_report(one, 109.9, at_once=False) is None
+    assert reporter.next_report(one, 110, at_once=False) == report(1, one)
+    assert reporter.next_report(one, 130, at_once=False) is None, "nothing changed"
+    assert reporter.next_report(two, 131, at_once=False) == report(2, two)
+    reporter = Reporter(producer="p", service="shop", now_s=100)
+    assert reporter.needs_report(one)
+    assert reporter.next_report(one, 100, at_once=True) == report(1, one)
+    assert not reporter.needs_report(one)
+    assert reporter.next_report(one, 100, at_once=True) is None, "nothing changed"
+
+
+def test_a_report_that_entries_came_behind_is_said_again() -> None:
+    """A cap may have cut it off before anybody read it."""
+    reporter = Reporter(producer="p", service="shop", now_s=100)
+    totals = Totals(1, 1, {})
+    assert reporter.next_report(totals, 110, at_once=False) == report(1, totals)
+    reporter.mark_overtaken()
+    assert reporter.needs_report(totals)
+    assert reporter.next_report(totals, 115, at_once=False) is None, "without haste not too often"
+    assert reporter.next_report(totals, 120, at_once=False) == report(2, totals)
+    assert reporter.next_report(totals, 140, at_once=False) is None, "nothing came behind it"
+
+
+def test_on_a_cluster_a_report_counts_drops_and_what_its_own_partition_got() -> None:
+    """What is in the buffer has no partition yet, and other partitions account for what they got."""
+    reporter = Reporter(producer="p", service="shop", now_s=0, is_cluster=True)
+    totals = Totals(9, 8, {"buffer_full": 1})
+    reports = [reporter.next_report(totals, 1, at_once=True)]
+    place = place_of("p", None)
+    for kind, number in ((Kind.TRACE, place), (Kind.TRACE, place + 8), (Kind.TRACE, place + 1), (Kind.FEEDBACK, place)):
+        reporter.count_placed([Entry(kind, b"", number)], 8)
+    reporter.mark_overtaken()
+    reports.append(reporter.next_report(totals, 2, at_once=True))
+    counts = [(each.published, each.accepted, each.dropped) for each in reports if each is not None]
+    assert counts == [(1, 1, {"buffer_full": 1}), (3, 3, {"buffer_full": 1})]
+
+
+def test_each_subject_is_taken_once_a_minute_and_only_so_many_at_a_time() -> None:
+    now_s = 5.0
+    once = Once(lambda: now_s, most=2)
+    taken = []
+    attempts = ((5.0, "a"), (6.0, "a"), (7.0, "b"), (8.0, "c"), (64.9, "a"), (65.0, "a"), (66.0, "c"), (126.0, "c"))
+    for now_s, subject in attempts:
+        assert once.is_due(subject) is once.is_due(subject), "asking begins nothing"
+        if once.take(subject):
+            taken.append((now_s, subject))
+    assert taken == [(5.0, "a"), (7.0, "b"), (65.0, "a"), (126.0, "c")]

@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gc
+import inspect
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from operator import attrgetter
 from typing import Any
 from unittest.mock import Mock
 
+import msgspec
+import pydantic
 import pytest
-import wrap_calls as calls
-from observe_reading import published, the_trace
-from sdk_started import StartedSdk
+from lookalikes import table
+from sdk_rig import StartedSdk, published, the_trace
 from support.lazy import Lazy
 from support.model_api import ANSWER, PIECES, ModelApi
 
 import tracejudge
 from tracejudge import wrap
-from tracejudge.dialects.provider_calls import call_fields
+from tracejudge.dialects.provider_calls import StreamedAnswer, call_fields, json_data, request_data
 
 # The two take 3 s of CPU to import, in each process that collects this file.
 anthropic, openai = Lazy("anthropic"), Lazy("openai")
 KEY = "no key"
-CASES = [
-    pytest.param("openai.OpenAI", calls.CHAT_CASES, id="chat completions"),
-    pytest.param("openai.OpenAI", calls.RESPONSES_CASES, id="responses"),
-    pytest.param("anthropic.Anthropic", calls.MESSAGES_CASES, id="messages"),
-    pytest.param("openai.AzureOpenAI", calls.PLATFORM_CASES, id="azure"),
-    pytest.param("anthropic.AnthropicVertex", calls.VERTEX_CASES, id="vertex"),
-    pytest.param("openai.AsyncOpenAI", calls.ASYNC_OPENAI_CASES, id="openai with asyncio"),
-    pytest.param("anthropic.AsyncAnthropic", calls.ASYNC_ANTHROPIC_CASES, id="anthropic with asyncio"),
-]
+TABLE = table("wrap_calls")
+QUESTION, SYSTEM, FOUND, CALL = TABLE["question"], TABLE["system"], TABLE["found"], TABLE["call"]
+CHAT, CHAT_TOOLS, OFFERED = TABLE["chat"], TABLE["chat tools"], TABLE["offered"]
+ARGUMENTS, FIELDS = TABLE["arguments"], TABLE["fields"]  # by interface: of its calls, and of their traces
+ASKED, SCHEMA = CHAT[1:], OFFERED["tools"][0]["parameters"]
+DELTAS = {"content.delta": "delta", "response.output_text.delta": "delta", "text": "text"}
+FINAL = ("get_final_completion", "get_final_response", "get_final_message")
+
+
+class Reply(pydantic.BaseModel):
+    """A typed answer."""
+
+    answer: str
+
+
+class Other(pydantic.BaseModel):
+    number: int
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +76,158 @@ def wrapped(client: Any) -> Any:
     return (tracejudge.wrap_openai if is_openai else tracejudge.wrap_anthropic)(client)
 
 
+def seen(value: Any) -> Any:
+    """Return a result with its type, comparable with that of another call."""
+    if isinstance(value, pydantic.BaseModel):
+        return type(value).__name__, value.model_dump(warnings=False), getattr(value, "_request_id", None)
+    return [seen(item) for item in value] if isinstance(value, list) else value
+
+
+async def maybe(value: Any) -> Any:
+    """Await what asynchronous clients return where others return the value."""
+    return await value if inspect.isawaitable(value) else value
+
+
+async def each(stream: Any) -> AsyncIterator[Any]:
+    if hasattr(stream, "__aiter__"):
+        async for item in stream:
+            yield item
+    else:
+        for item in stream:
+            yield item
+
+
+class Entered:
+    """A context manager of either kind."""
+
+    def __init__(self, manager: Any) -> None:
+        self.manager = manager
+
+    async def __aenter__(self) -> Any:
+        enter = getattr(self.manager, "__aenter__", None)
+        return await enter() if enter else self.manager.__enter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        leave = getattr(self.manager, "__aexit__", None)
+        await leave(*error) if leave else self.manager.__exit__(*error)
+
+
+async def listed(stream: Any) -> list[Any]:
+    return [seen(item) async for item in each(stream)]
+
+
+async def whole(result: Any) -> Any:
+    return seen(result)
+
+
+async def raw(response: Any) -> Any:
+    text = await maybe(response.text() if callable(response.text) else response.text)
+    parsed = await maybe(response.parse())
+    return type(response), response.status_code, text, seen(parsed), parsed is await maybe(response.parse())
+
+
+async def raw_list(response: Any) -> Any:
+    return type(response), await listed(await maybe(response.parse()))
+
+
+async def lines(stream: Any) -> Any:
+    return type(stream), await listed(stream.iter_lines())
+
+
+async def parsed(stream: Any) -> Any:
+    return seen(await maybe(stream.parse())), await maybe(stream.json())
+
+
+async def texts(stream: Any) -> Any:
+    return await listed(stream.text_stream)
+
+
+async def events(stream: Any) -> Any:
+    final = next(name for name in FINAL if hasattr(stream, name))
+    return type(stream), await listed(stream), seen(await maybe(getattr(stream, final)()))
+
+
+async def left(stream: Any) -> Any:
+    """Leave a stream at the first chunk that has a text."""
+    return await anext(seen(item) async for item in each(stream) if item.choices[0].delta.content)
+
+
+async def first(stream: Any) -> Any:
+    """Leave a stream at the first event that has a text."""
+    return await anext(seen(item) async for item in each(stream) if getattr(item, DELTAS.get(item.type, ""), None))
+
+
+READERS = {"whole": whole, "list": listed, "raw": raw, "raw list": raw_list}
+ENTERED = {"lines": lines, "parsed": parsed, "texts": texts, "events": events, "left": left, "first": first}
+
+
+async def read(way: str, result: Any) -> Any:
+    """Read the result of a call in one of the ways of callers, and return what is seen of it."""
+    if way in READERS:
+        return await READERS[way](result)
+    async with Entered(result) as stream:
+        return await ENTERED[way](stream)
+
+
+async def perform(client: Any, method: str, arguments: dict[str, Any], way: str, options: dict[str, Any]) -> Any:
+    """Make a call of a client, and return what its caller sees."""
+    async with Entered(client):
+        if way == "second turn":
+            return SECOND_TURNS[method](client)
+        if options:
+            client = client.with_options(**options).copy()
+        interface = next(name for name in ARGUMENTS if name in method.split("."))
+        values = {**ARGUMENTS[interface], **arguments}
+        types = {"Reply": Reply, "Other": Other}
+        given = {key: types.get(str(value), value) for key, value in values.items() if value is not None}
+        if way != "cancelled":
+            return await read(way, await maybe(attrgetter(method)(client)(**given)))
+        try:
+            async with asyncio.timeout(0.3):
+                return await read("list", await maybe(attrgetter(method)(client)(**given)))
+        except TimeoutError:
+            return "cancelled"
+
+
+def chat(client: Any, model: str = "answers", **more: Any) -> Any:
+    return client.chat.completions.create(model=model, messages=CHAT, **more)
+
+
+def chat_second_turn(client: Any) -> Any:
+    first = chat(client.with_options(timeout=30), "calls", tools=CHAT_TOOLS)
+    said = first.choices[0].message
+    result = {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": FOUND}
+    messages = [*CHAT, said, result]
+    second = client.chat.completions.create(model="answers", messages=messages, tools=CHAT_TOOLS)
+    messages.clear()
+    return seen([first, second])
+
+
+def respond_second_turn(client: Any) -> Any:
+    tools = [{"type": "function", "name": "search", "parameters": SCHEMA, "strict": False}]
+    first = client.responses.create(model="calls", instructions=SYSTEM, input=ASKED, tools=tools)
+    result = {"type": "function_call_output", "call_id": "call_1", "output": FOUND}
+    parts = [{"role": "user", "content": [{"type": "input_text", "text": QUESTION}]}]
+    second = client.responses.create(model="answers", instructions=SYSTEM, input=[*parts, *first.output, result])
+    return seen([first, second])
+
+
+def tell_second_turn(client: Any) -> Any:
+    more = {"max_tokens": 100, "tools": [{"name": "search", "input_schema": SCHEMA}]}
+    first = client.messages.create(model="calls", system=SYSTEM, messages=ASKED, **more)
+    result = {"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": FOUND}]}
+    turns = (*ASKED, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]})
+    system = [{"type": "text", "text": SYSTEM}]
+    return seen([first, client.messages.create(model="answers", system=system, messages=turns, **more)])
+
+
+SECOND_TURNS: dict[str, Callable[[Any], Any]] = {
+    "chat.completions.create": chat_second_turn,
+    "responses.create": respond_second_turn,
+    "messages.create": tell_second_turn,
+}
+
+
 def comparable(trace: dict[str, Any]) -> dict[str, Any]:
     """Leave out ids and service; of an error that quotes a library only its class."""
     fields = {name: value for name, value in trace.items() if name not in {"trace_id", "span_id", "service"}}
@@ -72,85 +236,77 @@ def comparable(trace: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-@pytest.mark.parametrize(("kind", "cases"), CASES)
-def test_a_call_gives_what_the_bare_client_gives_and_is_published(
-    kind: str, cases: dict[str, calls.Case], api: ModelApi, start: Callable[..., StartedSdk]
-) -> None:
-    sdk = start(service="shop")
-    before = 0
-    for name, case in cases.items():
-        call = calls.arun(case.call) if ".Async" in kind else case.call
+@pytest.mark.parametrize("library", ["openai", "anthropic"])
+def test_a_call_gives_what_the_bare_client_gives_and_is_published(library: str, api: ModelApi, sdk: StartedSdk) -> None:
+    """A row of the table: client, name, method, arguments, how the result is read, fields of its trace, options."""
+    cases = [row for row in TABLE["calls"] if row[0].startswith(library)]
+    for kind, name, method, arguments, way, fields, *options in cases:
         results = []
         for client in (made(kind, api), wrapped(made(kind, api))):
             api.requests.clear()
-            results.append((call(client), [*api.requests]))
-            if call is case.call:
-                client.close()
+            try:
+                result = asyncio.run(perform(client, method, arguments, way, *options or [{}]))
+            except Exception as error:
+                if "error" not in (fields or ()):
+                    raise
+                result = type(error), str(error), getattr(error, "body", None), type(error.__cause__)
+            results.append((result, [*api.requests]))
         bare, ours = results
-        assert ours == bare, name
-        traces = published(sdk)[before:]
-        before += len(traces)
-        expected = None if case.fields is None else comparable(case.fields)
-        assert (comparable(traces[-1]) if traces else None) == expected, name
-        assert len(traces) == (2 if name == "second turn" else case.fields is not None), name
-
-
-SPAN = {"kind": "llm", "parent_id": "s0", "status": "ok", "inputs": calls.QUESTION}
-SPAN_ATTRIBUTES = {"provider": "openai", "usage": {"input_tokens": 12, "output_tokens": 4}, "response_id": "chatcmpl-1"}
-SPAN_CALLS = [calls.CALL]
+        assert ours == bare, (kind, name)
+        traces = [comparable(trace) for trace in published(sdk)]
+        assert len(traces) == (2 if way == "second turn" else fields is not None), (kind, name)
+        if fields is not None:
+            interface = next(each for each in FIELDS if each in method.split("."))
+            expected = {**FIELDS[interface], **fields}
+            assert traces[-1] == {key: value for key, value in expected.items() if value is not None}, (kind, name)
 
 
 def chat_span(number: int, model: str, outputs: Any) -> dict[str, Any]:
-    attributes = {**SPAN_ATTRIBUTES, "model": f"{model}-2026"}
-    return {**SPAN, "span_id": f"s{number}", "name": "chat.completions", "outputs": outputs, "attributes": attributes}
+    attributes = {
+        "provider": "openai",
+        "usage": FIELDS["chat"]["usage"],
+        "response_id": "chatcmpl-1",
+        "model": f"{model}-2026",
+    }
+    span = {"kind": "llm", "parent_id": "s0", "status": "ok", "inputs": QUESTION, "name": "chat.completions"}
+    return {**span, "span_id": f"s{number}", "outputs": outputs, "attributes": attributes}
 
 
-def test_calls_within_a_block_are_spans_and_fill_its_fields(
-    openai_client: openai.OpenAI, start: Callable[..., StartedSdk]
-) -> None:
-    sdk = start(service="shop")
+def test_calls_within_a_block_are_spans_and_fill_its_fields(openai_client: openai.OpenAI, sdk: StartedSdk) -> None:
     with tracejudge.trace(name="answer", session_id="s-1", context=["Tea is hot."]):
-        calls.chat_second_turn(openai_client)
+        chat_second_turn(openai_client)
     assert the_trace(sdk) == {
-        **calls.C,
+        **FIELDS["chat"],
         "trace_id": "t0",
         "span_id": "s0",
         "service": "shop",
         "name": "answer",
         "session_id": "s-1",
         "context": ["Tea is hot."],
-        "tool_calls": [{**calls.CALL, "result": calls.FOUND}],
-        **calls.OFFERED,
+        "tool_calls": [{**CALL, "result": FOUND}],
+        **OFFERED,
         "usage": {"input_tokens": 24, "output_tokens": 8},
-        "spans": [chat_span(1, "calls", SPAN_CALLS), chat_span(2, "answers", ANSWER)],
+        "spans": [chat_span(1, "calls", [CALL]), chat_span(2, "answers", ANSWER)],
     }
 
 
 def test_the_input_and_output_of_an_observed_function_are_its_own(
-    openai_client: openai.OpenAI, start: Callable[..., StartedSdk]
+    openai_client: openai.OpenAI, sdk: StartedSdk
 ) -> None:
-    sdk = start(service="shop")
-
     @tracejudge.observe
     def answer(question: str) -> str:
-        for chunk in calls.chat(openai_client, stream=True):
+        for chunk in chat(openai_client, stream=True):
             del chunk
         return question.upper()
 
     assert answer("is it?") == "IS IT?"
     trace = the_trace(sdk)
     assert (trace["input"], trace["output"], trace["model"]) == ("is it?", "IS IT?", "answers-2026")
-    assert trace["messages"] == calls.C["messages"]
+    assert trace["messages"] == FIELDS["chat"]["messages"]
     assert trace["spans"] == [chat_span(1, "answers", ANSWER)]
-
-
-def test_a_failed_call_within_a_block_is_a_failed_span(
-    openai_client: openai.OpenAI, start: Callable[..., StartedSdk]
-) -> None:
-    sdk = start(service="shop")
     with tracejudge.trace(name="answer", input="tea?") as block:
         with pytest.raises(openai.BadRequestError):
-            calls.chat(openai_client, "fails")
+            chat(openai_client, "fails")
         block.output = "Sorry."
     trace = the_trace(sdk)
     (span,) = trace["spans"]
@@ -159,61 +315,58 @@ def test_a_failed_call_within_a_block_is_a_failed_span(
 
 
 def test_a_stream_that_is_dropped_is_published_with_its_text_so_far(
-    openai_client: openai.OpenAI, start: Callable[..., StartedSdk]
+    openai_client: openai.OpenAI, sdk: StartedSdk
 ) -> None:
-    sdk = start(service="shop")
-    for _ in range(2):  # one that was read in part, and one that was never read
-        stream = calls.chat(openai_client, "waits", stream=True)
-        if not published(sdk):
+    for outputs in (["Tea "], []):  # one that was read in part, and one that was never read
+        stream = chat(openai_client, "waits", stream=True)
+        if outputs:
             assert next(chunk for chunk in stream if chunk.choices[0].delta.content)
         stream.response.stream.close()  # otherwise the connection warns
         del stream
         gc.collect()
-    assert the_trace(sdk)["output"] == "Tea "
+        assert [trace["output"] for trace in published(sdk)] == outputs
 
 
-def test_a_wrapped_client_keeps_its_type_and_is_wrapped_once(
-    openai_client: openai.OpenAI, start: Callable[..., StartedSdk]
+def test_a_client_is_wrapped_once_keeps_its_type_and_serves_threads(
+    openai_client: openai.OpenAI, api: ModelApi, sdk: StartedSdk
 ) -> None:
-    sdk = start(service="shop")
     again = tracejudge.wrap_openai(tracejudge.wrap_openai(openai_client))
     assert again is openai_client
     assert type(again) is openai.OpenAI
     assert type(again.with_options(timeout=3)) is openai.OpenAI
-    calls.chat(again)
+    chat(again)
     the_trace(sdk)
-
-
-def test_the_provider_is_that_of_the_client(api: ModelApi, start: Callable[..., StartedSdk]) -> None:
-    sdk = start(service="shop")
     with tracejudge.wrap_openai(made("anthropic.Anthropic", api)) as client:
-        client.messages.create(model="answers", max_tokens=9, messages=calls.ASKED)
+        client.messages.create(model="answers", max_tokens=9, messages=ASKED)
     assert the_trace(sdk)["provider"] == "anthropic"
+    streams = [threading.Thread(target=lambda: list(chat(openai_client, stream=True)), daemon=True) for _ in range(12)]
+    for thread in streams:
+        thread.start()
+    for thread in streams:
+        thread.join(60)
+    assert [trace["output"] for trace in published(sdk)] == [ANSWER] * 12
 
 
-def test_another_object_is_returned_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_object_is_returned_as_it_is_and_before_init_calls_pass(
+    openai_client: openai.OpenAI, caplog: pytest.LogCaptureFixture
+) -> None:
     for stand_in in (object(), Mock(), Mock(spec=openai.OpenAI)):
         assert tracejudge.wrap_openai(stand_in) is stand_in
     assert "wrap_openai: an object of type object is no client of this library" in caplog.text
-
-
-def test_before_init_calls_pass(openai_client: openai.OpenAI) -> None:
-    assert calls.chat(openai_client).choices[0].message.content == ANSWER
+    assert chat(openai_client).choices[0].message.content == ANSWER
 
 
 @pytest.mark.swallows
 @pytest.mark.parametrize("name", ["request_data", "json_data", "call_fields", "ResponseBody"])
 def test_a_fault_of_ours_does_not_reach_the_caller(
-    name: str, openai_client: openai.OpenAI, start: Callable[..., StartedSdk], monkeypatch: pytest.MonkeyPatch
+    name: str, openai_client: openai.OpenAI, sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sdk = start(service="shop")
-
     def fail(*_: Any) -> None:
         raise SystemExit("ours")
 
     monkeypatch.setattr(wrap, name, fail)
-    assert calls.chat(openai_client).choices[0].message.content == ANSWER
-    assert len(list(calls.chat(openai_client, stream=True))) == 6
+    assert chat(openai_client).choices[0].message.content == ANSWER
+    assert len(list(chat(openai_client, stream=True))) == 6
     if name == "call_fields":
         assert tracejudge.flush(60)
         assert sum(sdk.client.totals().dropped.values()) == 2
@@ -221,46 +374,17 @@ def test_a_fault_of_ours_does_not_reach_the_caller(
 
 @pytest.mark.swallows
 def test_events_that_cannot_be_read_are_left_out(
-    openai_client: openai.OpenAI, start: Callable[..., StartedSdk], monkeypatch: pytest.MonkeyPatch
+    openai_client: openai.OpenAI, sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sdk = start(service="shop")
-    real, seen = wrap.StreamedAnswer.add, []
+    real, added = wrap.StreamedAnswer.add, []
 
     def add(self: wrap.StreamedAnswer, event: dict[str, Any]) -> None:
-        seen.append(event)
-        real(self, event if len(seen) > 1 else {"choices": [None]})
+        added.append(event)
+        real(self, event if len(added) > 1 else {"choices": [None]})
 
     monkeypatch.setattr(wrap.StreamedAnswer, "add", add)
-    list(calls.chat(openai_client, stream=True))
+    list(chat(openai_client, stream=True))
     assert the_trace(sdk)["output"] == ANSWER
-
-
-def test_calls_in_threads_are_published_each_once(
-    openai_client: openai.OpenAI, start: Callable[..., StartedSdk]
-) -> None:
-    sdk = start(service="shop")
-    threads = [
-        threading.Thread(target=lambda: list(calls.chat(openai_client, stream=True)), daemon=True) for _ in range(12)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert [trace["output"] for trace in published(sdk)] == [ANSWER] * 12
-
-
-def test_events_are_read_wherever_their_bytes_are_divided() -> None:
-    events = [{"id": "c-1", "choices": [{"index": 0, "delta": {"content": piece}}]} for piece in PIECES]
-    lines = b"".join(b"event: x\r\ndata: " + json.dumps(event).encode() + b"\r\n\r\n" for event in events)
-    frames = b"".join(aws_frame(event) for event in events)
-    for kind, body in (("text/event-stream", lines), ("application/vnd.amazon.eventstream", frames)):
-        for size in (1, 7, len(body)):
-            response = Mock(headers={"content-type": kind})
-            read = wrap.ResponseBody(response, Mock())
-            for place in range(0, len(body), size):
-                read.add(body[place : place + size])
-                read._fold()
-            assert call_fields({}, read.response())["output"] == ANSWER, (kind, size)
 
 
 def aws_frame(event: dict[str, Any]) -> bytes:
@@ -268,3 +392,47 @@ def aws_frame(event: dict[str, Any]) -> bytes:
     headers = b"\x0b:event-type\x07\x00\x05chunk"
     length = 12 + len(headers) + len(payload) + 4
     return length.to_bytes(4, "big") + len(headers).to_bytes(4, "big") + b"crc1" + headers + payload + b"crc2"
+
+
+def test_events_are_read_wherever_their_bytes_are_divided() -> None:
+    events = [{"id": "c-1", "choices": [{"index": 0, "delta": {"content": piece}}]} for piece in PIECES]
+    lines = b"".join(b"event: x\r\ndata: " + json.dumps(event).encode() + b"\r\n\r\n" for event in events)
+    frames = b"".join(map(aws_frame, events))
+    for kind, body in (("text/event-stream", lines), ("application/vnd.amazon.eventstream", frames)):
+        for size in (1, 7, len(body)):
+            response = Mock(headers={"content-type": kind})
+            reader = wrap.ResponseBody(response, Mock())
+            for place in range(0, len(body), size):
+                reader.add(body[place : place + size])
+                reader._fold()
+            assert call_fields({}, reader.response())["output"] == ANSWER, (kind, size)
+
+
+def test_bodies_and_events_that_the_server_does_not_send_become_fields() -> None:
+    wrong = {}
+    for name, request, response, expected in table("provider_calls")["calls"]:
+        if (fields := msgspec.to_builtins(call_fields(request_data(request), response))) != expected:
+            wrong[name] = fields
+    for name, events, expected in table("provider_calls")["events"]:
+        answer = StreamedAnswer()
+        for event in events:
+            answer.add(event)
+        if (fields := msgspec.to_builtins(call_fields({}, answer.response()))) != expected:
+            wrong[name] = fields
+    assert wrong == {}
+    answer = StreamedAnswer()
+    for _ in range(30):
+        answer.add({"choices": [{"index": 0, "delta": {"content": "x" * 100_000}}]})
+    assert len(call_fields({}, answer.response())["output"]) == 1_000_000, "a stream is bounded"
+
+
+def test_a_request_is_a_copy_of_plain_values() -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hot?"}]}]
+    copied = request_data({"messages": messages, "tools": ["tea"], "user": None, "seed": 1})
+    messages[0]["content"][0]["text"] = "changed"
+    content = [{"type": "text", "text": "Hot?"}]
+    assert copied == {"messages": [{"role": "user", "content": content}], "tools": ["tea"]}
+    endless: list[Any] = []
+    endless.append(endless)
+    assert json_data(endless) is not None
+    assert (json_data(object()), request_data(object())) == (None, {})

@@ -1,4 +1,4 @@
-"""The exporter in OpenTelemetry's real SDK, with the traces read back from a real Redis."""
+"""Exporter and completion hook in OpenTelemetry's real SDK and in programs; the traces are read from a real Redis."""
 
 import itertools
 import logging
@@ -6,9 +6,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lookalikes import table
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExportResult
@@ -21,14 +25,17 @@ from opentelemetry.trace import (
     Tracer,
     set_span_in_context,
 )
-from support.cases import each_case
+from opentelemetry.util.genai import types as genai
+from opentelemetry.util.genai.completion_hook import CompletionHook, load_completion_hook
+from sdk_rig import Host, StartedSdk
 from support.processes import PATIENCE_S, wait_until
 
 import tracejudge
 from tracejudge.log import Once
-from tracejudge.otel import TraceJudgeExporter
+from tracejudge.otel import TraceJudgeCompletionHook, TraceJudgeExporter
 from tracejudge.otel.span_buffer import Loss
 
+Exporters = Callable[..., TraceJudgeExporter]
 CHAT = {
     "gen_ai.operation.name": "chat",
     "gen_ai.input.messages": '[{"role": "user", "content": "Is it open?"}]',
@@ -41,7 +48,7 @@ SEARCH = {
 
 
 @pytest.fixture
-def exporters() -> Iterator[Callable[..., TraceJudgeExporter]]:
+def exporters() -> Iterator[Exporters]:
     """Make exporters that end with the test."""
     made: list[TraceJudgeExporter] = []
 
@@ -54,27 +61,34 @@ def exporters() -> Iterator[Callable[..., TraceJudgeExporter]]:
         exporter.shutdown()
 
 
-def provider_of(exporter: TraceJudgeExporter) -> TracerProvider:
+def tracer_of(exporter: TraceJudgeExporter, scope: str = "shop") -> Tracer:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return provider
+    return provider.get_tracer(scope)
 
 
-def tracer_of(exporter: TraceJudgeExporter) -> Tracer:
-    return provider_of(exporter).get_tracer("shop")
+def losses(exporter: TraceJudgeExporter) -> dict[str, int]:
+    return {reason: count for reason, count in exporter.losses().items() if count}
+
+
+def chat(tracer: Tracer) -> None:
+    tracer.start_span("chat small", attributes=CHAT).end()
 
 
 def ask(tracer: Tracer, context: Context | None = None) -> tuple[str, str]:
     """Answer one request; gives the ids of the trace and of the call of the model in it."""
     with tracer.start_as_current_span("POST /ask", context=context):
-        with tracer.start_as_current_span("search", attributes=SEARCH):
-            pass
+        tracer.start_span("search", attributes=SEARCH).end()
         with tracer.start_as_current_span("chat small", attributes=CHAT) as call:
             ids = call.get_span_context()
     return f"{ids.trace_id:032x}", f"{ids.span_id:016x}"
 
 
-def test_a_request_arrives_by_itself(sdk: Any, exporters: Any) -> None:
+def ids_of(sdk: StartedSdk) -> list[tuple[str, str]]:
+    return [(trace["trace_id"], trace["span_id"]) for trace in sdk.traces()]
+
+
+def test_a_request_arrives_by_itself(sdk: StartedSdk, exporters: Exporters) -> None:
     """With nothing flushed: the exporter's own thread publishes when the wait is over."""
     trace_id, span_id = ask(tracer_of(exporters(late_span_wait_s=0)))
     wait_until(lambda: sdk.traces() != [])
@@ -85,16 +99,18 @@ def test_a_request_arrives_by_itself(sdk: Any, exporters: Any) -> None:
     assert [span["name"] for span in trace["spans"]] == ["POST /ask", "search", "chat small"]
 
 
-def test_a_batch_processor_hands_everything_over_when_the_provider_ends(sdk: Any) -> None:
+def test_a_batch_processor_hands_everything_over_when_the_provider_ends(sdk: StartedSdk) -> None:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(TraceJudgeExporter()))
     ids = [ask(provider.get_tracer("shop")) for _ in range(20)]
     provider.shutdown()
     assert tracejudge.flush(60)
-    assert [(trace["trace_id"], trace["span_id"]) for trace in sdk.traces()] == ids
+    assert ids_of(sdk) == ids
 
 
-def test_a_flush_does_not_wait_for_late_spans_and_leaves_open_traces_open(sdk: Any, exporters: Any) -> None:
+def test_a_flush_does_not_wait_for_late_spans_and_leaves_open_traces_open(
+    sdk: StartedSdk, exporters: Exporters, caplog: pytest.LogCaptureFixture
+) -> None:
     exporter = exporters(late_span_wait_s=600)
     tracer = tracer_of(exporter)
     done = ask(tracer)
@@ -102,32 +118,22 @@ def test_a_flush_does_not_wait_for_late_spans_and_leaves_open_traces_open(sdk: A
         with tracer.start_as_current_span("chat small", attributes=CHAT):
             pass
         assert exporter.force_flush()
-        assert [(trace["trace_id"], trace["span_id"]) for trace in sdk.traces()] == [done]
-
-
-def test_a_span_that_ends_after_its_root_joins_within_the_wait(sdk: Any, exporters: Any) -> None:
-    exporter = exporters(late_span_wait_s=600)
-    tracer = tracer_of(exporter)
+        assert ids_of(sdk) == [done]
+    # A span that ends after its root joins within the wait.
     with tracer.start_as_current_span("POST /stream"):
         streaming = tracer.start_span("chat small", attributes=CHAT)
     streaming.end()
     assert exporter.force_flush()
-    assert [trace["output"] for trace in sdk.traces()] == ["Yes, until six."]
-
-
-def test_a_span_that_ends_later_still_is_counted_and_said(
-    sdk: Any, exporters: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    exporter = exporters(late_span_wait_s=600)
-    tracer = tracer_of(exporter)
+    assert sdk.outputs() == ["Yes, until six."] * 3
+    # One that ends later still is counted and said.
     with tracer.start_as_current_span("POST /stream"):
         streaming = tracer.start_span("chat small", attributes=CHAT)
     assert exporter.force_flush()
     streaming.end()
     with caplog.at_level(logging.WARNING, "tracejudge"):
         exporter.shutdown()
-    assert sdk.traces() == []
-    assert {reason: count for reason, count in exporter.losses().items() if count} == {"no_model_call": 1, "late": 1}
+    assert len(sdk.traces()) == 3
+    assert losses(exporter) == {"no_model_call": 1, "late": 1}
     wait_until(lambda: caplog.messages, what="the exporter's own thread, should that be the one that says it")
     assert caplog.messages == ["OpenTelemetry spans left out since the start, by reason: late 1"]
 
@@ -185,125 +191,175 @@ def test_losses_that_two_threads_would_say_are_said_once(caplog: pytest.LogCaptu
     assert caplog.messages == ["OpenTelemetry spans left out since the start, by reason: late 1"]
 
 
-def test_the_root_may_be_a_request_of_another_service(sdk: Any, exporters: Any) -> None:
+def test_roots_and_errors_are_those_of_the_spans(sdk: StartedSdk, exporters: Exporters) -> None:
     exporter = exporters()
+    tracer = tracer_of(exporter)
+    tracer.start_span("GET /health").end()
+    assert exporter.force_flush()
+    assert (sdk.traces(), losses(exporter)) == ([], {"no_model_call": 1}), "a request without a model is forgotten"
     caller = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-    ask(tracer_of(exporter), set_span_in_context(NonRecordingSpan(caller)))
-    assert exporter.force_flush()
-    (trace,) = sdk.traces()
-    assert (trace["trace_id"], trace["spans"][0]["parent_id"]) == (f"{0xA1:032x}", f"{0xB2:016x}")
-
-
-def test_requests_without_a_model_are_forgotten(sdk: Any, exporters: Any) -> None:
-    exporter = exporters()
-    with tracer_of(exporter).start_as_current_span("GET /health"):
-        pass
-    assert exporter.force_flush()
-    losses = {reason: count for reason, count in exporter.losses().items() if count}
-    assert (sdk.traces(), losses) == ([], {"no_model_call": 1})
-
-
-def test_an_exception_in_the_call_is_the_error_of_the_trace(sdk: Any, exporters: Any) -> None:
-    exporter = exporters()
-    call = tracer_of(exporter).start_span("chat small", attributes={"gen_ai.operation.name": "chat"})
+    ask(tracer, set_span_in_context(NonRecordingSpan(caller)))
+    call = tracer.start_span("chat small", attributes={"gen_ai.operation.name": "chat"})
     call.record_exception(TimeoutError("took too long"))
     call.set_status(Status(StatusCode.ERROR))
     call.end()
     assert exporter.force_flush()
-    (trace,) = sdk.traces()
-    assert (trace["error"], trace["output"]) == ("TimeoutError: took too long", "")
+    remote, failed = sdk.traces()
+    assert (remote["trace_id"], remote["spans"][0]["parent_id"]) == (f"{0xA1:032x}", f"{0xB2:016x}")
+    assert (failed["error"], failed["output"]) == ("TimeoutError: took too long", "")
 
 
-def test_more_open_traces_than_allowed_go_before_their_time(sdk: Any, exporters: Any) -> None:
+def test_more_open_traces_than_allowed_go_before_their_time(sdk: StartedSdk, exporters: Exporters) -> None:
     exporter = exporters(late_span_wait_s=600, max_open_traces=3)
     tracer = tracer_of(exporter)
     ids = []
     for _ in range(6):
-        ids.append(ask(tracer)[0])
+        ids.append(ask(tracer))
         wait_until(lambda: len(exporter._spans._open) <= 3)
     assert exporter.force_flush()
-    assert [trace["trace_id"] for trace in sdk.traces()] == ids
+    assert ids_of(sdk) == ids
 
 
-def test_the_end_publishes_what_is_unfinished_and_refuses_what_comes(sdk: Any, exporters: Any) -> None:
+def test_the_end_publishes_what_is_unfinished_and_refuses_what_comes(sdk: StartedSdk, exporters: Exporters) -> None:
     exporter = exporters()
-    tracer = tracer_of(exporter)
-    with tracer.start_as_current_span("POST /ask"):
-        with tracer.start_as_current_span("chat small", attributes=CHAT):
-            pass
+    with tracer_of(exporter).start_as_current_span("POST /ask"):
+        chat(tracer_of(exporter))
         exporter.shutdown()
         assert exporter.export(()) is SpanExportResult.SUCCESS
-    assert tracejudge.flush(60)
-    assert [trace["name"] for trace in sdk.traces()] == ["chat small"]
-    assert {reason: count for reason, count in exporter.losses().items() if count} == {"shutdown": 1}
+    assert [trace["name"] for trace in sdk.flushed()] == ["chat small"]
+    assert losses(exporter) == {"shutdown": 1}
 
 
-def test_before_init_nothing_happens(exporters: Any) -> None:
+def test_before_init_nothing_happens(exporters: Exporters) -> None:
     exporter = exporters()
     ask(tracer_of(exporter))
     assert exporter.force_flush()
-    assert sum(exporter.losses().values()) == 0
+    assert losses(exporter) == {}
 
 
 @pytest.mark.swallows
-def test_a_strange_span_costs_only_itself(sdk: Any, exporters: Any) -> None:
+def test_a_strange_span_costs_only_itself(sdk: StartedSdk, exporters: Exporters) -> None:
     exporter = exporters()
-    call = provider_of(exporter).get_tracer("shop").start_span("chat small", attributes=CHAT)
     strange: Any = object()
-    assert exporter.export((strange,)) is SpanExportResult.SUCCESS
-    call.end()
+    for spans in ((strange,), (ReadableSpan("nameless"),)):
+        assert exporter.export(spans) is SpanExportResult.SUCCESS
+    chat(tracer_of(exporter))
     assert exporter.force_flush()
     assert len(sdk.traces()) == 1
-    assert exporter.losses()["unreadable"] == 1
+    assert losses(exporter) == {"unreadable": 2}
 
 
-def test_a_span_without_valid_ids_is_counted(exporters: Any) -> None:
-    exporter = exporters()
-    exporter.export((ReadableSpan("nameless"),))
-    assert exporter.losses()["unreadable"] == 1
+def test_wrong_bounds_are_refused_at_once() -> None:
+    for name, value in (
+        *(("late_span_wait_s", -1), ("late_span_wait_s", float("nan"))),
+        *(("max_open_traces", 0), ("max_bytes", -1)),
+    ):
+        with pytest.raises(ValueError, match="TraceJudgeExporter: late_span_wait_s must be 0 or more"):
+            TraceJudgeExporter(**{name: value})  # type: ignore[arg-type]
 
 
-@each_case(
-    "bounds",
-    [{"late_span_wait_s": -1}, {"late_span_wait_s": float("nan")}, {"max_open_traces": 0}, {"max_bytes": -1}],
-    ids=lambda bounds: next(iter(bounds)),
-)
-def test_wrong_bounds_are_refused_at_once(bounds: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="TraceJudgeExporter: late_span_wait_s must be 0 or more"):
-        TraceJudgeExporter(**bounds)  # type: ignore[arg-type]
+def test_spans_that_no_dialect_reads_are_counted_and_told_once(
+    exporters: Exporters, sdk: StartedSdk, caplog: pytest.LogCaptureFixture
+) -> None:
+    exporter = exporters(late_span_wait_s=0)
+    with caplog.at_level(logging.INFO, "tracejudge"):
+        for _ in range(3):
+            for scope, attributes in table("exporter")["unread spans"]:
+                tracer_of(exporter, scope).start_span("call", attributes=attributes).end()
+            exporter.force_flush()
+    assert losses(exporter) == {"no_model_call": 9}
+    messages = [[record.levelname, record.getMessage()] for record in caplog.records]
+    assert messages == table("exporter")["messages"]
+    assert len(sdk.traces()) == 6
+
+
+# --- the completion hook, called as OpenTelemetry's GenAI utilities call it ------------------------------------------
+
+ASKED = [genai.InputMessage("user", [genai.TextPart("Is it open?")])]
+SAID = [genai.OutputMessage("assistant", [genai.TextPart("Yes, until six.")], finish_reason="stop")]
+
+
+def completed(sdk: StartedSdk, **value: Any) -> list[dict[str, Any]]:
+    hook = TraceJudgeCompletionHook()
+    hook.on_completion(**{"inputs": ASKED, "outputs": SAID, "system_instruction": [], **value})
+    return sdk.flushed()
+
+
+def test_the_hook_is_found_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_COMPLETION_HOOK", "tracejudge")
+    (entry,) = entry_points(group="opentelemetry_genai_completion_hook", name="tracejudge")
+    assert isinstance(entry.load()(), CompletionHook)
+    assert isinstance(load_completion_hook()._wrapped, TraceJudgeCompletionHook)  # type: ignore[attr-defined]
+
+
+def test_the_hook_publishes_content_with_the_ids_and_facts_of_the_span(sdk: StartedSdk) -> None:
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("shop")
+    span = tracer.start_span("chat small", attributes=table("exporter")["facts"])
+    ids = span.get_span_context()
+    (trace,) = completed(sdk, span=span, system_instruction=[genai.TextPart("Be kind.")])
+    assert len(trace.pop("id")) == 16
+    assert trace.pop("started_at") <= trace.pop("ended_at")
+    own = {"trace_id": f"{ids.trace_id:032x}", "span_id": f"{ids.span_id:016x}"}
+    assert trace == {**own, **table("exporter")["trace of facts"]}
+    span = NonRecordingSpan(SpanContext(0xA1, 0xB2, is_remote=False, trace_flags=TraceFlags(0)))
+    (trace,) = completed(sdk, span=span)
+    assert (trace["trace_id"], trace["span_id"]) == (f"{0xA1:032x}", f"{0xB2:016x}"), "not sampled"
+    record = SimpleNamespace(attributes={"gen_ai.request.model": "small"})
+    (trace,) = completed(sdk, log_record=record)
+    ids = (len(trace["trace_id"]), len(trace["span_id"]))
+    assert (*ids, trace["output"], trace["model"]) == (32, 16, "Yes, until six.", "small"), "fresh without a span"
+    judge = tracer.start_span("judge", attributes={"gen_ai.operation.name": "evaluation"})
+    assert completed(sdk, span=judge) == [], "an evaluation"
+
+
+@pytest.mark.swallows
+def test_tools_of_the_hook_are_called_and_answer_and_nothing_raises_into_the_host(sdk: StartedSdk) -> None:
+    inputs = [
+        *ASKED,
+        genai.InputMessage("assistant", [genai.ToolCallRequestPart({"day": 1}, "hours", "c1")]),
+        genai.InputMessage("tool", [genai.ToolCallResponsePart("9-18", "c1")]),
+    ]
+    request = genai.ToolCallRequestPart({}, "holidays", "c2")
+    outputs = [genai.OutputMessage("assistant", [request], finish_reason="tool_call")]
+    (trace,) = completed(sdk, inputs=inputs, outputs=outputs)
+    assert (trace["input"], trace["output"]) == ("Is it open?", "")
+    assert trace["tool_calls"] == [
+        {"name": "hours", "arguments": {"day": 1}, "result": "9-18"},
+        {"name": "holidays", "arguments": {}},
+    ]
+    assert completed(sdk, span=object()) == []
+
+
+# --- programs: how they end, how they fork, what gevent does to them -------------------------------------------------
+
+PROGRAMS = Path(__file__).parent / "programs"
+AUTOMATIC = {"OTEL_TRACES_EXPORTER": "tracejudge", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
+QUIET = {"PYTHONWARNINGS": "ignore"}  # of libraries
+
+
+def test_a_short_script_loses_nothing_whoever_was_set_up_first_and_needs_no_line_of_code(host: Host) -> None:
+    for order, count in (("first", 1), ("last", 2), ("automatic", 1)):
+        before = len(host.left().traces)
+        host.run(PROGRAMS / "ending.py", order, **QUIET, **(AUTOMATIC if order == "automatic" else {}))
+        assert len(host.left().traces) - before == count, order
+
+
+def test_a_missing_variable_is_logged_and_breaks_nothing(host: Host) -> None:
+    program = host.begin(PROGRAMS / "ending.py", "automatic", **QUIET, **AUTOMATIC, TRACEJUDGE_SERVICE="")
+    _, errors = host.end(program)
+    assert errors.startswith("OTEL_TRACES_EXPORTER=tracejudge publishes nothing: service is missing")
+
+
+def test_a_forked_child_begins_with_nothing_whatever_was_locked(host: Host) -> None:
+    assert host.run(PROGRAMS / "forking.py", **QUIET).splitlines() == ["child 0 1", "parent 0 1"]
+
+
+def test_greenlets_go_on_while_the_exporter_waits(host: Host) -> None:
+    host.run(PROGRAMS / "greenlets.py", **QUIET)
+    assert len(host.left().traces) == 20
 
 
 def test_the_dialects_need_no_opentelemetry() -> None:
     program = "import sys, tracejudge.dialects; print('opentelemetry' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-def test_spans_that_no_dialect_reads_are_counted_and_told_once(
-    exporters: Any, sdk: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    exporter = exporters(late_span_wait_s=0)
-    provider = provider_of(exporter)
-    secret = "Where is my parcel?"  # noqa: S105 - a text
-    with caplog.at_level(logging.INFO, "tracejudge"):
-        for _ in range(3):
-            for scope, attributes in (
-                ("acme", {"acme.prompt": secret, "http.route": secret, secret: secret}),
-                ("web", {"http.route": secret}),
-                ("cart", {"cart.total": 3}),
-                ("genai", {"gen_ai.operation.name": "chat"}),
-                ("adk", {"gen_ai.operation.name": "generate_content", "gcp.vertex.agent.event_id": "e1"}),
-            ):
-                provider.get_tracer(scope).start_span("call", attributes=attributes).end()
-            exporter.force_flush()
-    assert {reason: count for reason, count in exporter.losses().items() if count} == {"no_model_call": 9}
-    advice = "add a table, see `A dialect of your own` in docs/opentelemetry.md"
-    setting = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY"
-    older = ", or of older spans ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS=true"
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", f"OpenTelemetry spans of 'acme' are no traces: no dialect reads acme.prompt; {advice}"),
-        ("INFO", "OpenTelemetry spans of 'cart' are no traces: no dialect reads cart.total"),
-        ("WARNING", f"OpenTelemetry spans of 'genai' have no answer: they hold no content; set {setting}"),
-        ("WARNING", f"OpenTelemetry spans of 'adk' have no answer: they hold no content; set {setting}{older}"),
-    ]
-    assert len(sdk.traces()) == 6

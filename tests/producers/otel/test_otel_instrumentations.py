@@ -4,121 +4,71 @@
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from lookalikes import table
+from sdk_rig import Host
 from support.endpoint import ChatEndpoint
 from support.replies import Behaviour, Call, ToolCall, answers, calls_tools
 
 pytestmark = pytest.mark.slow("programs with instrumentations of third parties")
 
-Run = Callable[[str, str], list[dict[str, Any]]]
 Fields = dict[str, Any]
-
-QUESTION = "Where is my parcel?"
-DOCUMENTS = [
-    {"text": "Parcels leave on Mondays.", "id": "faq-1", "score": 0.9},
-    {"text": "A parcel takes two days.", "id": "faq-2", "score": 0.5},
-]
-HISTORY = [
-    {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "Hello."},
-    {"role": "assistant", "content": "How can I help?"},
-]
+Run = Callable[..., list[Fields]]
+CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+HOOK = {CAPTURE: "NO_CONTENT", "OTEL_INSTRUMENTATION_GENAI_COMPLETION_HOOK": "tracejudge"}
+EXPECTED = table("instrumentations")
+QUESTION, OFFERED = EXPECTED["question"], EXPECTED["offered"]
+CALLED = {"name": "track", "arguments": {"n": 1}}
 TIMES = {"started_at": "time", "ended_at": "time"}
 COMMON = {
     "trace_id": "trace",
-    "service": "shop",
+    "service": "host",
     "provider": "openai",
     "model": "small",
     "usage": {"input_tokens": 100, "output_tokens": 20},
     **TIMES,
 }
-CALLED = {"name": "track", "arguments": {"n": 1}}
-
-CALL_SPANS = {"official": "chat small", "arize": "ChatCompletion", "traceloop": "openai.chat"}
-SEARCH_SPANS: dict[str, Fields] = {
-    "official": {
-        "name": "retrieval faq",
-        "inputs": QUESTION,
-        "attributes": {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": "faq"},
-    },
-    "arize": {
-        "name": "search",
-        "inputs": QUESTION,
-        "attributes": {"input.mime_type": "text/plain", "openinference.span.kind": "RETRIEVER"},
-    },
-    "traceloop": {"name": "chroma.query", "attributes": {"db.system": "chroma"}},
-}
-TOOL_SPANS: dict[str, Fields] = {
-    "official": {
-        "name": "execute_tool track",
-        "attributes": {
-            "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": "track",
-            "gen_ai.tool.call.id": "call_0_0",
-        },
-    },
-    "arize": {
-        "name": "track",
-        "attributes": {
-            "tool.name": "track",
-            "tool.description": "",
-            "tool.id": "call_0_0",
-            "input.mime_type": "application/json",
-            "output.mime_type": "application/json",
-            "openinference.span.kind": "TOOL",
-        },
-    },
-    "traceloop": {
-        "name": "track.tool",
-        "attributes": {"traceloop.span.kind": "tool", "traceloop.entity.name": "track"},
-    },
-}
 DIALECTS = pytest.mark.parametrize("dialect", ["official", "arize", "traceloop"])
 
 
-def official_attributes(number: int, finish: str) -> Fields:
-    return {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": "openai",
-        "gen_ai.request.model": "small",
-        "gen_ai.response.model": "small",
-        "gen_ai.response.id": f"chatcmpl-{number}",
-        "gen_ai.response.finish_reasons": [finish],
-        "gen_ai.usage.input_tokens": 100,
-        "gen_ai.usage.output_tokens": 20,
-        "server.address": "127.0.0.1",
-        "server.port": "port",
-    }
+@pytest.fixture
+def run_service(host: Host, endpoint: ChatEndpoint) -> Run:
+    """Run a scenario under an instrumentation, and read the traces it left, normalised."""
+
+    def run(dialect: str, scenario: str, **variables: str) -> list[Fields]:
+        host.prefix += "-next"
+        file = Path(__file__).parent / "programs" / "service.py"
+        variables = {CAPTURE: "SPAN_ONLY", "PYTHONWARNINGS": "ignore", **variables}
+        host.end(host.begin(file, dialect, scenario, endpoint.base_url, **variables))
+        return [normalised(trace, endpoint.port) for trace in host.left().traces]
+
+    return run
 
 
-def traceloop_attributes(number: int, finish: str) -> Fields:
-    official = official_attributes(number, finish.removesuffix("s"))
-    own = {
-        "gen_ai.is_streaming": False,
-        "gen_ai.openai.api_base": "http://127.0.0.1:port/v1/",
-        "gen_ai.usage.total_tokens": 120,
-    }
-    return {key: value for key, value in official.items() if not key.startswith("server.")} | own
+def normalised(trace: Fields, port: int) -> Fields:
+    """Put names for ids: spans are called by their names, numbered where several have one."""
+    assert len(trace.pop("id")) == 16
+    assert len(trace["trace_id"]) == 32
+    names: dict[str, str] = {}
+    for each in trace.get("spans", ()):
+        same = sum(name.startswith(each["name"]) for name in names.values())
+        names[each["span_id"]] = each["name"] + f" {same + 1}" * bool(same)
+    for each in (trace, *trace.get("spans", ())):
+        assert each["started_at"] <= each["ended_at"]
+        each.update(TIMES, span_id=names.get(each["span_id"], "span"))
+        if "parent_id" in each:
+            each["parent_id"] = names[each["parent_id"]]
+    for each in trace.get("spans", ()):
+        attributes = each.get("attributes", {})
+        each["attributes"] = {key: without_port(value, port) for key, value in attributes.items()}
+    return trace | {"trace_id": "trace"}
 
 
-def arize_attributes(_number: int, finish: str) -> Fields:
-    return {
-        "openinference.span.kind": "LLM",
-        "input.mime_type": "application/json",
-        "output.mime_type": "application/json",
-        "llm.system": "openai",
-        "llm.invocation_parameters": '{"model": "small"}',
-        "llm.model_name": "small",
-        "llm.token_count.prompt": 100,
-        "llm.token_count.completion": 20,
-        "llm.token_count.total": 120,
-        "llm.finish_reason": finish,
-    }
-
-
-ATTRIBUTES = {"official": official_attributes, "arize": arize_attributes, "traceloop": traceloop_attributes}
+def without_port(value: Any, port: int) -> Any:
+    return "port" if value == port else value.replace(str(port), "port") if isinstance(value, str) else value
 
 
 def span(name: str, kind: str, **fields: Any) -> Fields:
@@ -130,14 +80,16 @@ def root_span() -> Fields:
 
 
 def call_span(dialect: str, number: int, outputs: object, finish: str = "stop") -> Fields:
-    name = CALL_SPANS[dialect]
+    name = EXPECTED["call"][dialect]["name"]
+    attributes = dict(EXPECTED["call"][dialect]["attributes"])
+    if dialect == "arize":
+        attributes["llm.finish_reason"] = finish
+    else:
+        reason = finish.removesuffix("s") if dialect == "traceloop" else finish
+        attributes |= {"gen_ai.response.id": f"chatcmpl-{number}", "gen_ai.response.finish_reasons": [reason]}
     status = {"status": "ok"} if dialect == "arize" else {}
-    content = {"inputs": QUESTION, "outputs": outputs}
-    made = span(name, "llm", attributes=ATTRIBUTES[dialect](number, finish), **status, **content)
+    made = span(name, "llm", attributes=attributes, inputs=QUESTION, outputs=outputs, **status)
     return made | {"span_id": f"{name} 2" if number else name}
-
-
-OFFERED = {"tools": [{"name": "track", "parameters": {"type": "object", "properties": {}}}]}
 
 
 def a_tool_first(call: Call) -> Behaviour:
@@ -147,20 +99,20 @@ def a_tool_first(call: Call) -> Behaviour:
 @DIALECTS
 def test_an_answer_from_documents(run_service: Run, endpoint: ChatEndpoint, dialect: str) -> None:
     endpoint.behaviour = answers("It leaves on Monday.")
-    search = SEARCH_SPANS[dialect]
+    documents = EXPECTED["documents"]
     assert run_service(dialect, "rag") == [
         {
             **COMMON,
             "name": "POST /ask",
-            "span_id": CALL_SPANS[dialect],
+            "span_id": EXPECTED["call"][dialect]["name"],
             "response_id": "chatcmpl-0",
             "input": QUESTION,
             "output": "It leaves on Monday.",
-            "messages": HISTORY,
-            "context": DOCUMENTS,
+            "messages": EXPECTED["history"],
+            "context": documents,
             "spans": [
                 root_span(),
-                span(kind="retriever", outputs=DOCUMENTS, **search),
+                span(kind="retriever", outputs=documents, **EXPECTED["search"][dialect]),
                 call_span(dialect, 0, "It leaves on Monday."),
             ],
         }
@@ -174,7 +126,7 @@ def test_an_answer_with_a_tool(run_service: Run, endpoint: ChatEndpoint, dialect
         {
             **COMMON,
             "name": "POST /ask",
-            "span_id": f"{CALL_SPANS[dialect]} 2",
+            "span_id": f"{EXPECTED['call'][dialect]['name']} 2",
             "response_id": "chatcmpl-1",
             "input": QUESTION,
             "output": "It is in Bern.",
@@ -183,7 +135,7 @@ def test_an_answer_with_a_tool(run_service: Run, endpoint: ChatEndpoint, dialect
             "spans": [
                 root_span(),
                 call_span(dialect, 0, [CALLED], "tool_calls"),
-                span(kind="tool", inputs={"n": 1}, outputs={"place": "Bern"}, **TOOL_SPANS[dialect]),
+                span(kind="tool", inputs={"n": 1}, outputs={"place": "Bern"}, **EXPECTED["tool"][dialect]),
                 call_span(dialect, 1, "It is in Bern."),
             ],
         }
@@ -193,67 +145,46 @@ def test_an_answer_with_a_tool(run_service: Run, endpoint: ChatEndpoint, dialect
 def test_without_content_the_trace_has_none(run_service: Run, endpoint: ChatEndpoint) -> None:
     """The official instrumentation as it comes: what is measured is there, no text is made up."""
     endpoint.behaviour = answers("It leaves on Monday.")
-    search = {name: value for name, value in SEARCH_SPANS["official"].items() if name != "inputs"}
-    call = call_span("official", 0, None)
-    assert run_service("official_silent", "rag") == [
+    spans = [root_span(), span(kind="retriever", **EXPECTED["search"]["official"]), call_span("official", 0, None)]
+    assert run_service("official", "rag", **{CAPTURE: "NO_CONTENT"}) == [
         {
             **COMMON,
             "name": "POST /ask",
             "span_id": "chat small",
             "response_id": "chatcmpl-0",
             "output": "",
-            "spans": [
-                root_span(),
-                span(kind="retriever", **search),
-                {name: value for name, value in call.items() if name not in {"inputs", "outputs"}},
-            ],
+            "spans": [{name: each[name] for name in each if name not in {"inputs", "outputs"}} for each in spans],
         }
     ]
 
 
 def test_the_completion_hook_publishes_content_that_spans_do_not_hold(run_service: Run, endpoint: ChatEndpoint) -> None:
-    endpoint.behaviour = answers("It leaves on Monday.")
-    assert run_service("official_hook", "rag") == [
-        {
-            **COMMON,
-            "name": "chat small",
-            "span_id": "span",
-            "response_id": "chatcmpl-0",
-            "input": QUESTION,
-            "output": "It leaves on Monday.",
-            "messages": HISTORY,
-        }
-    ]
-
-
-def test_the_completion_hook_publishes_each_completion(run_service: Run, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = a_tool_first
-    published = {**COMMON, **OFFERED, "name": "chat small", "span_id": "span", "input": QUESTION}
+    published = {**COMMON, "name": "chat small", "span_id": "span", "input": QUESTION}
     told = {**CALLED, "result": '{"place": "Bern"}'}
-    assert run_service("official_hook", "tools") == [
-        {**published, "response_id": "chatcmpl-0", "output": "", "tool_calls": [CALLED]},
-        {**published, "response_id": "chatcmpl-1", "output": "It is in Bern.", "tool_calls": [told]},
+    assert run_service("official", "tools", **HOOK) == [
+        {**published, **OFFERED, "response_id": "chatcmpl-0", "output": "", "tool_calls": [CALLED]},
+        {**published, **OFFERED, "response_id": "chatcmpl-1", "output": "It is in Bern.", "tool_calls": [told]},
     ]
+    endpoint.behaviour = answers("It leaves on Monday.")
+    answered = {"response_id": "chatcmpl-2", "output": "It leaves on Monday.", "messages": EXPECTED["history"]}
+    assert run_service("official", "rag", **HOOK) == [{**published, **answered}]
 
 
 def test_what_is_written_in_two_dialects_counts_once(run_service: Run, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = a_tool_first
-    (trace,) = run_service("arize_both", "tools")
+    (trace,) = run_service("arize", "tools", OPENINFERENCE_ENABLE_GENAI_SEMCONV="true")
     (plain,) = run_service("arize", "tools")
     written_twice = [span["attributes"].keys() & {"llm.model_name", "gen_ai.request.model"} for span in trace["spans"]]
     assert max(len(keys) for keys in written_twice) == 2
-    assert _but_for_attributes(trace) == _but_for_attributes(plain) | {"response_id": trace["response_id"]}
+    trace, plain = (each | {"spans": [{**one, "attributes": {}} for one in each["spans"]]} for each in (trace, plain))
+    assert trace == plain | {"response_id": trace["response_id"]}
 
 
 def test_hidden_texts_are_no_texts(run_service: Run, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = answers("It leaves on Monday.")
-    (trace,) = run_service("arize_hidden", "rag")
-    texts = {"input", "messages", "context", "response_id"}
+    (trace,) = run_service("arize", "rag", OPENINFERENCE_HIDE_INPUTS="true", OPENINFERENCE_HIDE_OUTPUTS="true")
     (plain,) = run_service("arize", "rag")
-    hidden = {name: value for name, value in plain.items() if name not in texts} | {"output": ""}
+    hidden = {name: plain[name] for name in plain if name not in {"input", "messages", "context", "response_id"}}
     assert "REDACTED" not in str(trace)
-    assert {**trace, "spans": []} == {**hidden, "spans": []}
-
-
-def _but_for_attributes(trace: Fields) -> Fields:
-    return trace | {"spans": [{**span, "attributes": {}} for span in trace["spans"]]}
+    assert {**trace, "spans": []} == {**hidden, "output": "", "spans": []}

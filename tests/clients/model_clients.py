@@ -1,0 +1,421 @@
+"""Clients that call models, and frameworks of chains: a function each, which sets up all and runs the scenarios."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import harness
+
+
+def azure_ai_inference() -> None:
+    """Azure AI Inference with its own instrumentation, in the span of a request."""
+    os.environ["AZURE_TRACING_GEN_AI_CONTENT_RECORDING_ENABLED"] = "true"
+
+    from azure.ai.inference import ChatCompletionsClient
+    from azure.ai.inference.models import JsonSchemaFormat
+    from azure.ai.inference.tracing import AIInferenceInstrumentor
+    from azure.core.credentials import AzureKeyCredential
+    from azure.core.settings import settings
+
+    settings.tracing_implementation = "opentelemetry"
+    AIInferenceInstrumentor().instrument()
+
+    client = ChatCompletionsClient(harness.BASE_URL, AzureKeyCredential("none"), retry_total=0, base_user_agent="shop")
+    stay = {**harness.STAY, "required": ["city", "days"], "additionalProperties": False}
+
+    def send(*messages: Any, **options: Any) -> Any:
+        brief = {"role": "system", "content": harness.SYSTEM}
+        return client.complete(messages=[brief, *messages], model=harness.MODEL, **options)
+
+    def ask(question: str, *before: Any, **options: Any) -> None:
+        with harness.request():
+            done = send(*before, {"role": "user", "content": question}, **options)
+            for _ in done if options.get("stream") else ():
+                pass
+
+    def tool() -> None:
+        with harness.request():
+            asked = {"role": "user", "content": harness.TOOL_QUESTION}
+            message = send(asked, tools=harness.TOOLS).choices[0].message
+            call = message.tool_calls[0]
+            result = harness.track(**json.loads(call.function.arguments))
+            send(asked, message, {"role": "tool", "tool_call_id": call.id, "content": result}, tools=harness.TOOLS)
+
+    typed = {"response_format": JsonSchemaFormat(name="stay", schema=stay)}
+    harness.run(harness.asked(ask, turns=True, tool=tool, stuffed={}, typed=typed))
+
+
+def dspy() -> None:
+    """DSPy through OpenInference, whose spans of model calls name the requested model alone."""
+    os.environ["DSPY_CACHEDIR"] = tempfile.mkdtemp()
+
+    import dspy
+    from openinference.instrumentation.dspy import DSPyInstrumentor
+
+    DSPyInstrumentor().instrument(tracer_provider=harness.provider)
+    dspy.configure(
+        lm=dspy.LM(f"openai/{harness.MODEL}", api_base=harness.BASE_URL, api_key="none", cache=False, num_retries=0)
+    )
+
+    class Answer(dspy.Module):
+        """Finds documents and answers from them."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.search = dspy.Retrieve(k=len(harness.DOCUMENTS))
+            self.answer = dspy.Predict(dspy.Signature("context: list[str], question -> answer", harness.SYSTEM))
+
+        def forward(self, question: str) -> dspy.Prediction:
+            return self.answer(context=self.search(question).passages, question=question)
+
+    def ask(question: str, signature: str = "question -> answer", **fields: Any) -> None:
+        """Predict the output fields of a signature within a request."""
+        with harness.request():
+            dspy.Predict(dspy.Signature(signature, harness.SYSTEM))(question=question, **fields)
+
+    def stream() -> None:
+        async def work() -> None:
+            predict = dspy.Predict(dspy.Signature("question -> answer", harness.SYSTEM))
+            listener = dspy.streaming.StreamListener(signature_field_name="answer")
+            async for _ in dspy.streamify(predict, stream_listeners=[listener])(question=harness.QUESTION):
+                pass
+
+        with harness.request():
+            asyncio.run(work())
+
+    def two_turns() -> None:
+        ask(harness.QUESTION)
+        history = dspy.History(messages=[{"question": harness.QUESTION, "answer": harness.ANSWER}])
+        ask(harness.QUESTION, "question, history: dspy.History -> answer", history=history)
+
+    def tool() -> None:
+        signature = dspy.Signature("question -> answer", harness.SYSTEM)
+        with harness.request():
+            dspy.ReAct(signature, tools=[harness.track])(question=harness.TOOL_QUESTION)
+
+    def retrieval() -> None:
+        with harness.request(), dspy.context(rm=dspy.ColBERTv2(url=f"{harness.ROOT_URL}/colbert")):
+            Answer()(question=harness.RETRIEVAL_QUESTION)
+
+    others = {one.__name__: one for one in (stream, two_turns, tool, retrieval)}
+    harness.run(harness.asked(ask, **others, typed={"signature": "question -> city: str, days: int"}))
+
+
+def haystack() -> None:
+    """Haystack through OpenInference."""
+    os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
+
+    from haystack import Document, Pipeline, component
+    from haystack.components.agents import Agent
+    from haystack.components.builders import ChatPromptBuilder
+    from haystack.components.generators.chat import OpenAIChatGenerator
+    from haystack.dataclasses import ChatMessage
+    from haystack.tools import create_tool_from_function
+    from openinference.instrumentation.haystack import HaystackInstrumentor
+
+    HaystackInstrumentor().instrument(tracer_provider=harness.provider)
+
+    @component
+    class HandbookRetriever:
+        """Finds the documents of the handbook, whatever the question."""
+
+        @component.output_types(documents=list[Document])
+        def run(self, query: str) -> dict[str, list[Document]]:
+            found = [Document(id=one["id"], content=one["text"], score=one["score"]) for one in harness.DOCUMENTS]
+            return {"documents": found}
+
+    globals()["HandbookRetriever"] = HandbookRetriever  # where the instrumentation looks for it
+
+    def generator(**options: Any) -> OpenAIChatGenerator:
+        """Make the component that calls the model."""
+        return OpenAIChatGenerator(model=harness.MODEL, max_retries=0, **options)
+
+    def chat(question: str, *before: ChatMessage, **options: Any) -> None:
+        """Run a pipeline of one model within a request."""
+        pipeline = Pipeline()
+        pipeline.add_component("llm", generator(**options))
+        messages = [ChatMessage.from_system(harness.SYSTEM), *before, ChatMessage.from_user(question)]
+        with harness.request():
+            pipeline.run({"llm": {"messages": messages}})
+
+    def two_turns() -> None:
+        chat(harness.QUESTION)
+        chat(harness.QUESTION, ChatMessage.from_user(harness.QUESTION), ChatMessage.from_assistant(harness.ANSWER))
+
+    def tool() -> None:
+        agent = Agent(
+            chat_generator=generator(), tools=[create_tool_from_function(harness.track)], system_prompt=harness.SYSTEM
+        )
+        with harness.request():
+            agent.run(messages=[ChatMessage.from_user(harness.TOOL_QUESTION)])
+
+    def retrieval() -> None:
+        """Answer from the documents that are found."""
+        template = [
+            ChatMessage.from_system(harness.SYSTEM),
+            ChatMessage.from_user(
+                "{% for one in documents %}{{ one.content }}\n{% endfor %}\nQuestion: {{ question }}"
+            ),
+        ]
+        pipeline = Pipeline()
+        pipeline.add_component("retriever", HandbookRetriever())
+        pipeline.add_component(
+            "prompt", ChatPromptBuilder(template=template, required_variables=["documents", "question"])
+        )
+        pipeline.add_component("llm", generator())
+        pipeline.connect("retriever.documents", "prompt.documents")
+        pipeline.connect("prompt.prompt", "llm.messages")
+        with harness.request():
+            pipeline.run(
+                {"retriever": {"query": harness.RETRIEVAL_QUESTION}, "prompt": {"question": harness.RETRIEVAL_QUESTION}}
+            )
+
+    def stream() -> None:
+        usage = {"stream_options": {"include_usage": True}}
+        chat(harness.QUESTION, streaming_callback=lambda _: None, generation_kwargs=usage)
+
+    schema = {"type": "json_schema", "json_schema": {"name": "stay", "schema": harness.STAY}}
+    others = {one.__name__: one for one in (stream, two_turns, tool, retrieval)}
+    harness.run(harness.asked(chat, **others, typed={"generation_kwargs": {"response_format": schema}}))
+
+
+def litellm() -> None:
+    """LiteLLM with its own callback for OpenTelemetry."""
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no request for the price list
+    os.environ["USE_OTEL_LITELLM_REQUEST_SPAN"] = "True"  # a span of its own below the span of a request
+
+    import litellm
+    from litellm.integrations.opentelemetry import OpenTelemetry, OpenTelemetryConfig
+    from stay import Stay
+
+    litellm.callbacks = [OpenTelemetry(OpenTelemetryConfig(), tracer_provider=harness.provider)]
+    litellm.telemetry = False
+    name = f"openai/{harness.MODEL}"
+    brief: dict[str, Any] = {"role": "system", "content": harness.SYSTEM}
+
+    def ask(question: str, *before: Any, **options: Any) -> Any:
+        """Send a conversation that ends with a question; a stream is read to its end."""
+        messages = [brief, *before, {"role": "user", "content": question}]
+        options |= {"stream_options": {"include_usage": True}} if options.get("stream") else {}
+        # LiteLLM marks the metadata of a call that it has exported: each call needs its own.
+        # What is exported is what a proxy passes on as the metadata of the request.
+        metadata = {"metadata": {"user_id": harness.USER, "session_id": harness.SESSION}}
+        done = litellm.completion(name, messages, metadata=metadata, user=harness.USER, num_retries=0, **options)
+        return [*done] if options.get("stream") else done
+
+    def tool() -> None:
+        with harness.request():
+            message = ask(harness.TOOL_QUESTION, tools=harness.TOOLS).choices[0].message
+            call = message.tool_calls[0]
+            result = harness.track(**json.loads(call.function.arguments))
+            messages = [
+                brief,
+                {"role": "user", "content": harness.TOOL_QUESTION},
+                message.model_dump(exclude_none=True),
+                {"role": "tool", "tool_call_id": call.id, "content": result},
+            ]
+            litellm.completion(name, messages, user=harness.USER, tools=harness.TOOLS)
+
+    def stuffed() -> None:
+        litellm.embedding(name, [harness.RETRIEVAL_QUESTION])
+        ask(harness.stuffed(harness.RETRIEVAL_QUESTION))
+
+    def settle() -> None:
+        time.sleep(1.5)  # callbacks run on threads of LiteLLM, which offers no wait for them
+        harness.provider.force_flush()
+
+    typed = {"response_format": Stay}
+    harness.run(harness.asked(ask, turns=True, tool=tool, stuffed=stuffed, typed=typed), settle)
+
+
+def litellm_proxy() -> None:
+    """LiteLLM's proxy with its callback for OpenTelemetry; the callers know nothing of it."""
+    longest_start_s = 90
+    key = "sk-0123456789abcdef0123456789abcdef"  # the proxy starts with no shorter one
+    parameters = {"model": f"openai/{harness.MODEL}", "api_base": harness.BASE_URL, "api_key": "none"}
+    configuration = {
+        "model_list": [{"model_name": harness.MODEL, "litellm_params": parameters}],
+        "litellm_settings": {"callbacks": ["otel"], "num_retries": 0, "telemetry": False},
+    }
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    Path("proxy.json").write_text(json.dumps(configuration))
+    variables = {
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # no request for the price list
+        "LITELLM_MASTER_KEY": key,
+        "OTEL_EXPORTER": "otlp_http",
+        "OTEL_ENDPOINT": harness.ROOT_URL,
+        "OTEL_BSP_SCHEDULE_DELAY": "200",
+    }
+    proxy = subprocess.Popen(
+        [Path(sys.executable).parent / "litellm", "--config", "proxy.json", "--host", "127.0.0.1", "--port", str(port)],
+        env=os.environ | variables,
+    )
+    os.environ |= {"OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1", "OPENAI_API_KEY": key}
+
+    from openai_scenarios import STAY_FORMAT, ask, use_tool
+
+    def wait_for_proxy() -> None:
+        until = time.monotonic() + longest_start_s
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health/liveliness", timeout=5).close()
+            except OSError:
+                if proxy.poll() is not None or time.monotonic() > until:
+                    raise
+                time.sleep(0.5)
+            else:
+                return
+
+    def tool() -> None:
+        use_tool(harness.TOOL_QUESTION)
+
+    typed = {"response_format": STAY_FORMAT}
+    try:
+        wait_for_proxy()
+        # The proxy exports by itself, and offers no wait for it.
+        scenarios = harness.asked(ask, turns=True, tool=tool, stuffed={}, typed=typed)
+        harness.run(scenarios, lambda: time.sleep(2))
+    finally:
+        proxy.terminate()
+        proxy.wait()
+
+
+def llamaindex() -> None:
+    """LlamaIndex through OpenInference."""
+    from llama_index.core import Document, Settings, VectorStoreIndex
+    from llama_index.core.agent.workflow import FunctionAgent
+    from llama_index.core.base.llms.types import ChatMessage
+    from llama_index.core.embeddings import MockEmbedding
+    from llama_index.core.query_engine import RetrieverQueryEngine
+    from llama_index.core.retrievers import BaseRetriever
+    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+    from llama_index.llms.openai import OpenAI
+    from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
+    from stay import Stay
+
+    LlamaIndexInstrumentor().instrument(tracer_provider=harness.provider)
+    # LlamaIndex refuses names that it does not know.
+    model = OpenAI(model="gpt-4o-mini", api_base=harness.BASE_URL, max_retries=0)
+    Settings.llm = model
+    Settings.embed_model = MockEmbedding(2)
+
+    def node(one: dict[str, Any]) -> TextNode:
+        return TextNode(id_=one["id"], text=one["text"], metadata={"source": one["source"]})
+
+    class Handbook(BaseRetriever):
+        """Finds the documents of the handbook, whatever the question."""
+
+        def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+            return [NodeWithScore(node=node(one), score=one["score"]) for one in harness.DOCUMENTS]
+
+    def messages(question: str, *before: dict[str, str]) -> list[ChatMessage]:
+        said = [{"role": "system", "content": harness.SYSTEM}, *before, {"role": "user", "content": question}]
+        return [ChatMessage(**one) for one in said]
+
+    def ask(question: str, *before: dict[str, str], stream: bool = False) -> None:
+        """Send a conversation that ends with a question within a request."""
+        with harness.request():
+            done: Any = (model.stream_chat if stream else model.chat)(messages(question, *before))
+            for _ in done if stream else ():
+                pass
+
+    def tool() -> None:
+        async def work() -> None:
+            agent = FunctionAgent(tools=[harness.track], llm=model, system_prompt=harness.SYSTEM, streaming=False)
+            await agent.run(harness.TOOL_QUESTION)
+
+        with harness.request():
+            asyncio.run(work())
+
+    def retrieval() -> None:
+        """Build an index, which is no trace, and answer from documents."""
+        VectorStoreIndex.from_documents([Document(text=one["text"]) for one in harness.DOCUMENTS])
+        with harness.request():
+            RetrieverQueryEngine.from_args(Handbook(), llm=model).query(harness.RETRIEVAL_QUESTION)
+
+    def typed() -> None:
+        with harness.request():
+            model.as_structured_llm(Stay).chat(messages(harness.TYPED_QUESTION))
+
+    harness.run(harness.asked(ask, turns=True, tool=tool, retrieval=retrieval, typed=typed))
+
+
+def logfire() -> None:
+    """OpenAI's client under Logfire."""
+    import logfire
+    from openai_scenarios import SCENARIOS, client
+
+    logfire.configure(send_to_logfire=False, console=False, metrics=False, service_name="shop")
+    logfire.instrument_openai(client)
+    harness.run(SCENARIOS, lambda: (harness.provider.force_flush(), logfire.force_flush()))
+
+
+def weave() -> None:
+    """W&B Weave's conversations: spans that hold what the program writes into them, here around OpenAI's client."""
+    os.environ["WEAVE_CAPTURE_SYSTEM_INFO"] = "false"
+
+    import weave
+    from openai_scenarios import STAY_FORMAT, TOOLS, brief, client
+    from weave.conversation.types import Message, ToolCallPart, Usage
+
+    weave.start_conversation(
+        agent_name="support", conversation_id=harness.SESSION, attributes={"user.id": harness.USER}, model=harness.MODEL
+    )
+
+    def told(message: dict[str, Any]) -> Message:
+        """Build the message of Weave for one of OpenAI."""
+        if message["role"] == "tool":
+            return Message.tool_result(message["tool_call_id"], message["content"])
+        calls = [ToolCallPart(id=one["id"], **one["function"]) for one in message.get("tool_calls") or ()]
+        if calls:
+            return Message.assistant(tool_calls=calls)
+        return Message(role=message["role"], content=message["content"])
+
+    def call(*messages: Any, stream: bool = False, **options: Any) -> dict[str, Any]:
+        """Call the model, and return its message."""
+        with weave.start_llm(model=harness.MODEL, provider_name="openai", system_instructions=[harness.SYSTEM]) as llm:
+            llm.record(input_messages=[*map(told, messages)])
+            options |= {"model": harness.MODEL, "messages": [brief, *messages]}
+            if stream:
+                done = [*client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **options)]
+                text = "".join(chunk.choices[0].delta.content or "" for chunk in done if chunk.choices)
+                last, message = done[-1], {"role": "assistant", "content": text}
+            else:
+                last = client.chat.completions.create(**options)
+                message = last.choices[0].message.model_dump(exclude_none=True) | {"role": "assistant"}
+            llm.record(
+                output_messages=[told(message)],
+                usage=Usage(input_tokens=last.usage.prompt_tokens, output_tokens=last.usage.completion_tokens),
+                response_id=last.id,
+                response_model=last.model,
+            )
+        return message
+
+    def ask(question: str, *before: Any, **options: Any) -> None:
+        asked = {"role": "user", "content": question}
+        with weave.start_turn(user_message=question) as turn:
+            message = call(*before, asked, **options)
+            turn.record(output_messages=[told(message)])
+
+    def tool() -> None:
+        asked = {"role": "user", "content": harness.TOOL_QUESTION}
+        with weave.start_turn(user_message=harness.TOOL_QUESTION) as turn:
+            message = call(asked, tools=TOOLS)
+            one = message["tool_calls"][0]
+            with weave.start_tool(name="track", arguments=one["function"]["arguments"], tool_call_id=one["id"]) as step:
+                step.result = harness.track(**json.loads(one["function"]["arguments"]))
+            result = {"role": "tool", "tool_call_id": one["id"], "content": step.result}
+            turn.record(output_messages=[told(call(asked, message, result, tools=TOOLS))])
+
+    typed = {"response_format": STAY_FORMAT}
+    harness.run(harness.asked(ask, turns=True, tool=tool, stuffed={}, typed=typed))
