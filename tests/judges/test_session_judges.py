@@ -26,12 +26,10 @@ def test_turns_stand_in_order_each_once_however_much_history_a_trace_repeats() -
     alike = ["[system] Be kind.", "[user] Hi", "[assistant] Hello", *["[user] yes", "[assistant] ok"] * 2]
     for name, traces in TABLES["alike"].items():
         assert lines(*(turn(question, answer, *history) for question, answer, history in traces)) == alike, name
+    order = ("A?", "B", "C?", "D", "E?", "F", "G?", "H")
     first = turn("C?", "D", ("user", "A?"), ("assistant", "B"))
     second = turn("G?", "H", ("user", "C?"), ("assistant", "D"), ("user", "E?"), ("assistant", "F"))
-    said = [
-        f"[{('user', 'assistant')[place % 2]}] {text}"
-        for place, text in enumerate(["A?", "B", "C?", "D", "E?", "F", "G?", "H"])
-    ]
+    said = [f"[{role}] {text}" for role, text in zip(["user", "assistant"] * 4, order, strict=True)]
     assert lines(first, second) == said, "messages before and between the traces are kept"
 
 
