@@ -1,18 +1,32 @@
-"""Connections of judge calls: replies in any pieces, what is refused, when a connection is used again, and proxies."""
+"""Connections of judge calls: replies in any pieces, reuse, proxies, certificates, and where an endpoint may be."""
 
 import asyncio
 import contextlib
+import gzip
+import json
+import socket
+import ssl
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import cast
 
+import msgspec
 import pytest
+from model_client import REQUEST, WORDS, Client
+from model_client import openai as client
 from raw_server import Certificate, RawServer
+from support.endpoint import ChatEndpoint
 from support.processes import PATIENCE_S
+from support.replies import Reply as Answer
+from support.replies import answers, cuts, failing, gathering, slow, yes_no
+from tables import table
 
-from judges.core.model import ModelError, ModelSettings
+from judges.core.model import ModelError, ModelRejectedError, ModelSettings, ModelUnavailableError
+from judges.models.credentials import ProxyRefusedError, is_guarded, proxy_for, tls_context
 from judges.models.http import HttpEndpoint, Reply
+from judges.models.registry import ModelSettingsError, build, check
 
+TABLES = table("addresses")
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKED = (
     b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\nA;name=value\r\n"a": [1,2]\r\n1\r\n}\r\n0\r\n\r\n'
@@ -47,7 +61,7 @@ def posted(serve: Serve, *, timeout_s: float = PATIENCE_S, posts: int = 1, pause
 
     async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         served.connections += 1
-        tasks.append(cast("asyncio.Task[None]", asyncio.current_task()))
+        tasks.append(asyncio.current_task())
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             await serve(reader, writer)
             await writer.drain()
@@ -172,7 +186,7 @@ async def through_a_proxy(*urls: str) -> tuple[list[Reply], list[bytes]]:
     tasks: list[asyncio.Task[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.append(cast("asyncio.Task[None]", asyncio.current_task()))
+        tasks.append(asyncio.current_task())
         with contextlib.suppress(asyncio.IncompleteReadError):
             while True:
                 heads.append(head := await reader.readuntil(b"\r\n\r\n"))
@@ -225,3 +239,218 @@ def test_a_proxy_leads_to_http_and_https(certificate: Certificate, monkeypatch: 
         assert head.startswith(b"POST http://judge.invalid/v1/chat?a=b HTTP/1.1\r\nhost: judge.invalid\r\n")
     for head in (tunnel, *plain):
         assert b"\r\nproxy-authorization: Basic bWU6czNjcmV0\r\n" in head
+
+
+# --- an endpoint by its client ---
+
+COMPLETION = json.dumps({"choices": [{"message": {"content": "yes"}}]}).encode()
+
+
+def packed(body: bytes, *, says_length: bool = True) -> bytes:
+    """Write a reply as a server that compresses does."""
+    small = gzip.compress(body)
+    length = b"Content-Length: %d\r\n" % len(small) if says_length else b""
+    return b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n" + length + b"\r\n" + small
+
+
+def test_errors_name_the_address_without_login_and_query(endpoint: ChatEndpoint) -> None:
+    whole, address = f"{endpoint.base_url}?key=k3y", f"{endpoint.base_url}/chat/completions"
+    endpoint.behaviour = failing(404, "no such path")
+    assert str(client(whole).fails()).startswith(f"HTTP 404 from {address}; check base_url and model")
+    endpoint.behaviour = cuts(0, WORDS)
+    assert str(client(whole).fails()).startswith(f"no connection to {address} (")
+    assert HttpEndpoint("http://user:s3cret@host:1/v1?key=k3y", {}, ModelSettings()).address == "http://host:1/v1"
+
+
+def test_a_packed_reply_is_read_up_to_a_size() -> None:
+    for says_length in (True, False):
+        with RawServer(packed(COMPLETION, says_length=says_length)) as server:
+            assert client(server.base_url).ask().text == "yes"
+    with RawServer(packed(b" " * (16 << 20))) as server:
+        failure = client(server.base_url).fails()
+    assert (type(failure), str(failure)) == (ModelUnavailableError, "the reply is longer than 4194304 bytes")
+
+
+def test_no_cookies_are_kept(endpoint: ChatEndpoint) -> None:
+    """What one request brought back is none of the next one's business."""
+
+    async def ask_twice() -> None:
+        # By name: a jar may take no cookies from addresses, and would pass here.
+        model = client(f"http://localhost:{endpoint.port}/v1").model
+        for _ in range(2):
+            await model.complete(REQUEST)
+        await model.aclose()
+
+    endpoint.behaviour = answers("yes", headers={"Set-Cookie": "who=me"})
+    asyncio.run(ask_twice())
+    assert [call.headers.get("cookie") for call in endpoint.calls] == [None, None]
+
+
+def test_certificates_are_loaded_for_https_only_and_must_be_vouched_for(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for urls, loaded in (
+        (("http://judge/v1", None), False),
+        (("https://judge/v1", None), True),
+        (("http://judge/v1", "https://proxy"), True),
+    ):
+        context = tls_context(*urls)
+        assert context.verify_mode is ssl.CERT_REQUIRED, urls
+        assert bool(context.cert_store_stats()["x509_ca"]) is loaded, urls
+    with RawServer(packed(COMPLETION), tls=certificate.tls) as server:
+        failure = client(server.base_url).fails()
+        error = f"no connection to {server.base_url}/chat/completions (SSLCertVerificationError)"
+        assert (type(failure), str(failure)) == (ModelUnavailableError, error)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate.path))
+        assert client(server.base_url).ask().text == "yes"
+
+
+def test_proxies_that_refuse_the_connection_stop_the_model_as_an_endpoint_does() -> None:
+    for status, kind in ((407, ModelRejectedError), (403, ModelRejectedError), (502, ModelUnavailableError)):
+        with RawServer(b"HTTP/1.1 %d Refused\r\nContent-Length: 0\r\n\r\n" % status) as proxy:
+            for scheme in ("http", "https"):
+                settings = ModelSettings(base_url=f"{scheme}://judge.example/v1", model="m")
+                failure = Client(build(settings, {}, proxy.base_url.removesuffix("/v1"))).fails()
+                assert type(failure) is kind, (status, scheme)
+                assert kind is ModelUnavailableError or failure.status == status, (status, scheme)
+
+
+def test_the_proxy_is_the_settings_or_the_environment_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    assert proxy_for("https://a.example/v1", None) is None
+    monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
+    monkeypatch.setenv("HTTP_PROXY", "q:2")
+    monkeypatch.setenv("NO_PROXY", "localhost,.inside.example,b.example:8443")
+    expected = TABLES["proxied"]
+    assert {url: proxy_for(url, None) for url in expected} == expected
+    assert {proxy_for(url, "http://r:3") for url in expected} == {"http://r:3"}
+    assert {proxy_for(url, "none") for url in expected} == {None}
+    monkeypatch.delenv("HTTPS_PROXY")
+    monkeypatch.setenv("ALL_PROXY", "socks5://user:password@s:4")
+    with pytest.raises(ProxyRefusedError, match="set proxy to one that is") as caught:
+        proxy_for("https://a.example/v1", None)
+    assert "password" not in str(caught.value)
+
+
+def test_300_requests_are_under_way_together_and_no_more_than_allowed(endpoint: ChatEndpoint) -> None:
+    """One of three tries is enough: what is measured is the client, not what else the machine does."""
+    endpoint.behaviour = gathering(3, yes_no(delay_s=0.02))
+    assert len(client(endpoint.base_url, max_in_flight=3).ask_often(10)) == 10
+    assert endpoint.max_in_flight == 3
+    model, tried = client(endpoint.base_url, max_in_flight=300, timeout_s=100.0), []
+    for each_s in (0.5, 2.0, 8.0):
+        endpoint.forget()
+        endpoint.behaviour = slow(each_s)
+        began = time.monotonic()
+        assert len(model.ask_often(300)) == 300
+        tried.append((endpoint.max_in_flight, (time.monotonic() - began) / each_s))
+        if tried[-1][0] == 300 and tried[-1][1] < 3:
+            return
+    pytest.fail(f"so many at a time, which took so many times as long as one: {tried}")
+
+
+# --- guarded addresses: link-local and metadata, whatever name or notation leads there ---
+
+
+def test_guarded_addresses_are_known_in_any_notation_and_stop_the_start_unless_allowed() -> None:
+    assert [host for host in TABLES["guarded"] if not is_guarded(host)] == []
+    assert [host for host in TABLES["free"] if is_guarded(host)] == []
+    for host in ("169.254.169.254", "[fe80::1]", "0.0.0.0", "metadata.google.internal"):  # noqa: S104
+        settings = ModelSettings(base_url=f"http://u:s3cret@{host}:80/v1", model="m")
+        with pytest.raises(ModelSettingsError) as caught:
+            check(settings)
+        assert str(caught.value) == (
+            "base_url: is a link-local, metadata or unspecified address, where no judge model belongs; if this one"
+            " does, set allow_link_local = true"
+        )
+        build(msgspec.structs.replace(settings, allow_link_local=True), {})
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
+    """Let a name lead to a list of addresses, another one at each look-up; return the list of look-ups."""
+
+    def lead_to(*found: list[str]) -> list[int]:
+        order, looked_up = iter(found), list[int]()
+
+        def look_up(_: str, port: int, *__: object, **___: object) -> list[tuple[object, ...]]:
+            looked_up.append(port)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in next(order)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        return looked_up
+
+    return lead_to
+
+
+def post(endpoint: ChatEndpoint, times: int = 1, host: str = "judge.example", **fields: bool) -> list[int | ModelError]:
+    """Return the status of each reply, or its error."""
+
+    async def posted() -> list[int | ModelError]:
+        settings = ModelSettings(max_in_flight=1, timeout_s=PATIENCE_S, **fields)
+        http, outcomes = HttpEndpoint(f"http://{host}:{endpoint.port}{endpoint.path}", {}, settings), []
+        for _ in range(times):
+            try:
+                outcomes.append((await http.post(b'{"messages": []}')).status)
+            except ModelError as error:
+                outcomes.append(error)
+        await http.aclose()
+        return outcomes
+
+    return asyncio.run(posted())
+
+
+def test_a_name_that_leads_to_a_guarded_address_is_refused_and_nothing_is_sent(
+    endpoint: ChatEndpoint, names: Callable[..., list[int]]
+) -> None:
+    for found in (["169.254.169.254"], ["127.0.0.1", "fe80::1"]):
+        names(found)
+        (error,) = post(endpoint)
+        assert (type(error), error.reason) == (ModelRejectedError, "judge_rejected"), found
+        assert "link-local, metadata or unspecified address" in str(error)
+        assert not any(word in str(error) for word in (*found, "judge.example", WORDS)), found
+    assert endpoint.calls == ()
+    names(["127.0.0.1", "169.254.169.254"])
+    assert post(endpoint, allow_link_local=True) == [200]
+
+
+def test_a_name_is_looked_up_again_when_its_time_is_over_or_after_an_outage(
+    endpoint: ChatEndpoint, names: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = names(["127.0.0.1"])
+    assert post(endpoint, 3) == [200, 200, 200]
+    assert len(looked_up) == 1, "a connection that is kept costs no further look-up"
+    names(["127.0.0.9"], ["127.0.0.1"])
+    outage, status = post(endpoint, 2)
+    assert (type(outage), status) == (ModelUnavailableError, 200)
+    endpoint.forget()
+    monkeypatch.setattr("judges.models.http._RESOLVE_EVERY_S", 0.0)  # else a test would take as long
+    looked_up = names(["127.0.0.1"], ["127.0.0.1", "127.0.0.2"], ["169.254.169.254"])
+    *good, refused = post(endpoint, 3)
+    assert (good, type(refused), len(looked_up), len(endpoint.calls)) == ([200, 200], ModelRejectedError, 3, 2)
+
+
+def test_a_dead_address_of_a_name_is_passed_over_and_a_name_without_any_means_unavailable(
+    endpoint: ChatEndpoint, names: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = names(["127.0.0.9", "127.0.0.1"])  # nothing listens at the first
+    assert post(endpoint, 3) == [200, 200, 200]
+    assert len(looked_up) == 1
+    names(["127.0.0.9", "127.0.0.8", "127.0.0.1"])
+    assert post(endpoint) == [200]
+    names(["127.0.0.9", "127.0.0.8"])
+    assert [type(error) for error in post(endpoint)] == [ModelUnavailableError]
+
+    def find_nothing(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "there is no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", find_nothing)
+    assert [type(error) for error in post(endpoint)] == [ModelUnavailableError]
+
+
+def test_a_redirect_is_not_followed(endpoint: ChatEndpoint) -> None:
+    """Neither to guarded addresses nor anywhere: the answer is no completion, and the call fails."""
+    endpoint.behaviour = Answer(status=307, raw="", headers={"Location": "http://169.254.169.254/latest/meta-data"})
+    assert post(endpoint, host="127.0.0.1") == [307]

@@ -1,13 +1,14 @@
-"""An OpenAI-compatible endpoint on the loopback: what is sent, what is read, and what each failure is called."""
+"""An OpenAI-compatible endpoint on the loopback: which options it takes, and how much an answer may need."""
 
 import asyncio
 import itertools
 import json
+from typing import Any
 
 import msgspec
 import pytest
-from judge_traces import ASKING, LONG, SHORT, served
-from model_client import KEY, PROMPT, REQUEST, WORDS, Client, by_heuristic, requests_of, with_tools
+from judge_traces import SHORT
+from model_client import REQUEST, WORDS, Client, asks, reply_of, result, with_tools
 from model_client import openai as client
 from raw_server import RawServer
 from support.endpoint import ChatEndpoint
@@ -17,10 +18,7 @@ from support.replies import (
     Usage,
     answers,
     failing,
-    filtered,
-    no_choices,
     not_json,
-    refuses,
     rejects,
     sequence,
     slow,
@@ -28,170 +26,25 @@ from support.replies import (
     yes_no,
 )
 
-from judges.core.judge import MIN_OUTPUT_TOKENS, Judge
 from judges.core.model import (
     BadModelRequestError,
+    ChatRequest,
     ChatResponse,
-    ContentFilteredError,
     InputTooLongError,
-    ModelError,
-    ModelRejectedError,
     ModelSettings,
     ModelTimeoutError,
     ModelUnavailableError,
     RateLimitedError,
 )
-from judges.models.openai import OpenAIModel
-from tracejudge import Trace
+from judges.core.prompt import ToolCall
+from judges.models.request_options import OutputBound, is_about_bound
+from judges.registry import catalogue
 
-every_judge = pytest.mark.parametrize("judge", ASKING.values(), ids=ASKING)
-
-
-def chat_response(text: str, **fields: object) -> ChatResponse:
-    """Return the response that the endpoint's first reply should become."""
-    usual = {"input_tokens": 100, "output_tokens": 20, "response_id": "chatcmpl-0", "model": "gpt-test"}
-    return ChatResponse(text, **{**usual, **fields})  # type: ignore[arg-type]
-
-
-class TestRequest:
-    @every_judge
-    @pytest.mark.parametrize("trace", [SHORT, LONG], ids=["short", "long"])
-    def test_body_holds_the_prompt_the_judges_schema_and_a_bound(
-        self, endpoint: ChatEndpoint, judge: Judge, trace: Trace
-    ) -> None:
-        trace = served(judge, trace)
-        endpoint.behaviour = by_heuristic(judge, trace)
-        assert client(endpoint.base_url).judge(judge, trace).outcome != "unscored"
-        bodies = sorted((call.body for call in endpoint.calls), key=lambda body: body["messages"][-1]["content"])
-        assert bodies == [
-            {
-                "model": "gpt-test",
-                "messages": [{"role": message.role, "content": message.content} for message in messages],
-                "temperature": 0,
-                "max_tokens": body["max_tokens"],
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": judge.name, "strict": True, "schema": judge.schema},
-                },
-            }
-            for messages, body in zip(requests_of(judge, trace), bodies, strict=True)
-        ]
-        assert all(body["max_tokens"] >= MIN_OUTPUT_TOKENS for body in bodies)
-        for body in bodies:
-            sent = body["response_format"]["json_schema"]["schema"]
-            assert list(sent["properties"]) == list(judge.schema["properties"]) == sent["required"]
-
-    def test_headers_hold_the_key_and_the_type(self, endpoint: ChatEndpoint) -> None:
-        client(endpoint.base_url).ask()
-        headers = endpoint.calls[0].headers
-        assert (headers["authorization"], headers["content-type"]) == (f"Bearer {KEY}", "application/json")
-
-    def test_without_a_key_there_is_no_such_header(self, endpoint: ChatEndpoint) -> None:
-        Client(OpenAIModel(ModelSettings(base_url=endpoint.base_url, model="m"), None)).ask()
-        assert "authorization" not in endpoint.calls[0].headers
-
-    def test_a_slash_at_the_end_of_the_address_does_not_matter(self, endpoint: ChatEndpoint) -> None:
-        assert client(f"{endpoint.base_url}/").ask().finish_reason == "stop"
-
-    def test_a_query_in_the_address_stays_behind_the_path(self, endpoint: ChatEndpoint) -> None:
-        """Azure's addresses bear their version so."""
-        assert client(f"{endpoint.base_url}?api-version=2024-10-21").ask().finish_reason == "stop"
-
-    def test_a_model_serves_one_event_loop_after_the_other(self, endpoint: ChatEndpoint) -> None:
-        client_model = client(endpoint.base_url)
-        assert [client_model.ask().response_id, client_model.ask().response_id] == ["chatcmpl-0", "chatcmpl-1"]
-
-    def test_connections_are_kept(self) -> None:
-        async def twice() -> list[str]:
-            client_model = client(server.base_url).model
-            try:
-                return [(await client_model.complete(REQUEST)).text for _ in range(2)]
-            finally:
-                await client_model.aclose()
-
-        body = b'{"choices": [{"message": {"content": "Yes."}}]}'
-        with RawServer(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body), closes=False) as server:
-            assert asyncio.run(twice()) == ["Yes.", "Yes."]
-            assert server.connections == 1
-
-
-class TestResponse:
-    @pytest.mark.parametrize(
-        ("reply", "response"),
-        [
-            (
-                answers("Yes.", usage=Usage(7, 3), model="gpt-test-2026"),
-                chat_response("Yes.", input_tokens=7, output_tokens=3, model="gpt-test-2026"),
-            ),
-            (answers("Yes.", usage=None), chat_response("Yes.", input_tokens=0, output_tokens=0)),
-            (answers("„Ja“ \U0001f600"), chat_response("„Ja“ \U0001f600")),
-            (truncated("{"), chat_response("{", finish_reason="length")),
-            (filtered(), chat_response("", finish_reason="content_filter")),
-            (refuses("Never."), chat_response("", refusal=True)),
-            (answers(None), chat_response("")),
-            (answers("", finish_reason="tool_calls"), chat_response("")),
-            (answers("Yes.", finish_reason=None), chat_response("Yes.")),
-            (not_json('{"choices": [{"message": {"content": "Yes."}}]}'), ChatResponse("Yes.")),
-            (
-                not_json(
-                    '{"choices": [{"message": {"content": [{"type": "thinking", "thinking": [{"text": "No?"}]},'
-                    ' {"type": "text", "text": "Y"}, {"text": null}, {"type": "text", "text": "es."}]}}]}'
-                ),
-                ChatResponse("Yes."),
-            ),
-            (not_json('{"choices": [{"message": {"content": ["Yes\\ud800."]}}]}'), ChatResponse("Yes\ufffd.")),
-        ],
-        ids=[
-            "all fields", "no usage", "letters", "length", "content filter", "refusal", "null", "tool calls",
-            "no finish reason", "as little as possible", "pieces", "half a surrogate pair",
-        ],
-    )  # fmt: skip
-    def test_is_read(self, endpoint: ChatEndpoint, reply: Reply, response: ChatResponse) -> None:
-        endpoint.behaviour = reply
-        assert client(endpoint.base_url).ask() == response
-
-    @pytest.mark.parametrize(
-        ("raw", "error"),
-        [
-            (f"<html>{WORDS}</html>", "the reply is no chat completion"),
-            ("", "the reply is no chat completion"),
-            (f'["{WORDS}"]', "the reply is no chat completion"),
-            (f'{{"choices": "{WORDS}"}}', "the reply is no chat completion"),
-            ('{"choices": [{}]}', "the reply is no chat completion"),
-            ('{"choices": []}', "the reply holds no choice"),
-        ],
-        ids=[
-            "html", "empty", "list", "choices of a wrong type", "no message", "no choices",
-        ],
-    )  # fmt: skip
-    def test_that_is_no_chat_completion_means_unavailable(self, endpoint: ChatEndpoint, raw: str, error: str) -> None:
-        endpoint.behaviour = not_json(raw)
-        failure = client(endpoint.base_url).fails()
-        kind = (
-            ""
-            if error.endswith("no choice")
-            else ": this is not a chat endpoint, it answers with text/html; check base_url"
-        )
-        assert (type(failure), str(failure)) == (ModelUnavailableError, f"{error}{kind}")
-        if not kind or raw:
-            endpoint.behaviour = not_json(raw, content_type="application/json")
-            assert str(client(endpoint.base_url).fails()) == error
-
-    def test_without_a_choice_means_unavailable(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = no_choices()
-        assert str(client(endpoint.base_url).fails()) == "the reply holds no choice"
-
-
-MESSAGES: dict[str, str] = {
-    "in the message": "Invalid parameter: 'response_format' of type 'json_schema'",
-    "of a newer version": "json_schema mode needs a newer version",
-    "of a newer version, by name": "response_format value as json_schema is enabled only for api versions 2024-08-01",
-    "away": "This response_format type is unavailable now",
-    "in words of nobody": "that is more than we can do",
-}
+OLD, NEW = "max_tokens", "max_completion_tokens"
+SENT = {"response_format", OLD, NEW, "temperature"}
 BOUNDED = msgspec.structs.replace(REQUEST, max_output_tokens=1500)
-SENT = {"response_format", "max_tokens", "max_completion_tokens", "temperature"}
-SUBSETS = [set(names) for size in range(5) for names in itertools.combinations(sorted(SENT), size)]
+LONGER = msgspec.structs.replace(BOUNDED, output_factor=2)
+LAST = with_tools(asks(ToolCall("a1", "root", "{}")), result("a1", "A"), may_call=False)
 
 
 def refusing(fields: set[str], reply: Reply, required: set[str] | None = None) -> Behaviour:
@@ -199,289 +52,364 @@ def refusing(fields: set[str], reply: Reply, required: set[str] | None = None) -
     return lambda call: reply if fields & call.body.keys() or (required or set()) - call.body.keys() else yes_no()
 
 
-class TestOptionsOfTheEndpoint:
-    def test_are_found_out_by_requests_under_way_together(self) -> None:
-        """Whichever are refused, whatever is said, with whichever status: all is answered, with at most 4 more."""
-        replies = {
-            "unknown words": failing(400, 'json: unknown field "response_schema"'),
-            "a fault": failing(500, "guided decoding backend not found"),
-            "nothing": not_json("", status=422),
-        }
-        for (said_, reply), refused, required in itertools.product(replies.items(), SUBSETS, (set(), {"max_tokens"})):
-            if refused & required:
-                continue
-            case = said_, refused, required
-            with ChatEndpoint(slow(0.01, refusing(refused, reply, required))) as server:
-                client_model = client(server.base_url)
-                assert len(client_model.ask_often(64, BOUNDED)) == 64, case
-                assert len(server.calls) <= 64 + 4, (case, len(server.calls))
-                server.forget()
-                client_model.ask(BOUNDED)
-                (last,) = server.calls
-                usual = {"response_format", "max_tokens", "temperature"}
-                kept = usual - refused
-                if "max_tokens" in refused and "max_completion_tokens" not in refused and len(refused) < 3:
-                    kept.add("max_completion_tokens")
-                assert last.body.keys() & SENT == kept, case
+def repeat(model: Client, times: int, request: ChatRequest = REQUEST) -> None:
+    for _ in range(times):
+        assert model.ask(request).finish_reason == "stop"
 
-    @pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
-    @pytest.mark.parametrize("field", ["response_format", "temperature"])
-    def test_are_found_out_once_and_remembered(self, endpoint: ChatEndpoint, message: str, field: str) -> None:
-        endpoint.behaviour = refusing({field}, failing(400, message))
-        client_model = client(endpoint.base_url)
-        assert [client_model.ask(BOUNDED).finish_reason for _ in range(6)] == ["stop"] * 6
-        assert [call.status for call in endpoint.calls].count(400) <= 3
-        assert [call.status for call in endpoint.calls[-3:]] == [200] * 3
-        assert endpoint.calls[-1].body.keys() & SENT == {"response_format", "max_tokens", "temperature"} - {field}
 
-    def test_that_are_named_cost_one_request_each(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = rejects("response_format", rejects("temperature", yes_no()), status=422)
-        client_model = client(endpoint.base_url)
-        assert [client_model.ask().finish_reason for _ in range(3)] == ["stop"] * 3
-        assert [call.status for call in endpoint.calls] == [422, 400, 200, 200, 200]
+def fail(model: Client, times: int, error: type[Exception]) -> None:
+    assert [type(model.fails()) for _ in range(times)] == [error] * times
 
-    def test_that_are_named_may_be_required_by_another_name(self, endpoint: ChatEndpoint) -> None:
-        """The bound has a new name, structured output is refused in words of nobody, and some bound is required."""
-        unnamed = refusing({"response_format"}, failing(400, MESSAGES["in words of nobody"]), {"max_completion_tokens"})
-        renamed = failing(400, "Use 'max_completion_tokens' instead of 'max_tokens'.", param="max_tokens")
-        endpoint.behaviour = lambda call: renamed if "max_tokens" in call.body else unnamed(call)
-        client_model = client(endpoint.base_url)
-        assert [client_model.ask(BOUNDED).finish_reason for _ in range(3)] == ["stop"] * 3
-        assert [call.status for call in endpoint.calls] == [400, 400, 200, 400, 200, 200]
-        assert endpoint.calls[-1].body.keys() & SENT == {"max_completion_tokens", "temperature"}
 
-    def test_that_one_judge_alone_is_refused_with_stay_with_the_others(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = lambda call: (
-            failing(400, "grammar too deep") if "odd" in json.dumps(call.body.get("response_format")) else yes_no()
-        )
-        client_model = client(endpoint.base_url)
-        odd = msgspec.structs.replace(REQUEST, schema_name="odd")
-        for request in (REQUEST, odd, odd, odd, odd, REQUEST):
-            client_model.ask(request)
-        assert len(endpoint.calls) <= 6 + 2
-        assert ["response_format" in call.body for call in endpoint.calls[-2:]] == [False, True]
-        assert "temperature" in endpoint.calls[-2].body
+def statuses(endpoint: ChatEndpoint) -> list[int | None]:
+    return [call.status for call in endpoint.calls]
 
-    def test_are_not_doubted_for_a_bad_request_among_good_ones(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = lambda call: failing(400, WORDS) if call.index % 2 else yes_no()
-        client_model = client(endpoint.base_url)
-        for number in range(10):
-            assert isinstance(
-                client_model.fails() if number % 2 else client_model.ask(), ChatResponse | BadModelRequestError
-            )
-        assert len(endpoint.calls) == 10
-        assert all({"temperature", "response_format"} <= call.body.keys() for call in endpoint.calls)
 
-    def test_are_learnt_anew_where_an_endpoint_changes(self, endpoint: ChatEndpoint) -> None:
-        client_model = client(endpoint.base_url)
-        client_model.ask()
+def options(endpoint: ChatEndpoint) -> set[str]:
+    """Return the options of the last request."""
+    return endpoint.calls[-1].body.keys() & SENT
+
+
+def bounds(endpoint: ChatEndpoint) -> list[dict[str, int]]:
+    return [{name: call.body[name] for name in (OLD, NEW) if name in call.body} for call in endpoint.calls]
+
+
+def test_addresses_may_end_with_a_slash_or_a_query_and_a_model_serves_one_loop_after_the_other(
+    endpoint: ChatEndpoint,
+) -> None:
+    """Azure's addresses bear their version so."""
+    for end in ("/", "?api-version=2024-10-21"):
+        repeat(client(f"{endpoint.base_url}{end}"), 2)
+
+
+def test_connections_are_kept() -> None:
+    async def twice() -> list[str]:
+        model = client(server.base_url).model
+        try:
+            return [(await model.complete(REQUEST)).text for _ in range(2)]
+        finally:
+            await model.aclose()
+
+    body = b'{"choices": [{"message": {"content": "Yes."}}]}'
+    with RawServer(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body), closes=False) as server:
+        assert asyncio.run(twice()) == ["Yes.", "Yes."]
+        assert server.connections == 1
+
+
+# --- options that an endpoint does not take ---
+
+
+def test_options_are_found_out_by_requests_under_way_together() -> None:
+    """Whichever are refused, whatever is said, with whichever status: all is answered, with at most 4 more."""
+    replies = {
+        "unknown words": failing(400, 'json: unknown field "response_schema"'),
+        "a fault": failing(500, "guided decoding backend not found"),
+        "nothing": not_json("", status=422),
+    }
+    subsets = [set(names) for size in range(5) for names in itertools.combinations(sorted(SENT), size)]
+    for (said, reply), refused, required in itertools.product(replies.items(), subsets, (set(), {OLD})):
+        if refused & required:
+            continue
+        case = said, refused, required
+        with ChatEndpoint(slow(0.01, refusing(refused, reply, required))) as server:
+            model = client(server.base_url)
+            assert len(model.ask_often(64, BOUNDED)) == 64, case
+            assert len(server.calls) <= 64 + 4, (case, len(server.calls))
+            model.ask(BOUNDED)
+            kept = {"response_format", OLD, "temperature"} - refused
+            if OLD in refused and NEW not in refused and len(refused) < 3:
+                kept.add(NEW)
+            assert options(server) == kept, case
+
+
+@pytest.mark.parametrize("field", ["response_format", "temperature"])
+def test_options_are_found_out_once_and_remembered(field: str) -> None:
+    for message in (
+        "Invalid parameter: 'response_format' of type 'json_schema'",
+        "json_schema mode needs a newer version",
+        "response_format value as json_schema is enabled only for api versions 2024-08-01",
+        "This response_format type is unavailable now",
+        "that is more than we can do",
+    ):
+        with ChatEndpoint(refusing({field}, failing(400, message))) as endpoint:
+            repeat(client(endpoint.base_url), 6, BOUNDED)
+            assert statuses(endpoint).count(400) <= 3, message
+            assert statuses(endpoint)[-3:] == [200] * 3, message
+            assert options(endpoint) == {"response_format", OLD, "temperature"} - {field}, message
+
+
+def test_options_that_are_named_cost_one_request_each_and_may_have_another_name(endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = rejects("response_format", rejects("temperature", yes_no()), status=422)
+    repeat(client(endpoint.base_url), 3)
+    assert statuses(endpoint) == [422, 400, 200, 200, 200]
+    # The bound has a new name, structured output is refused in words of nobody, and some bound is required.
+    unnamed = refusing({"response_format"}, failing(400, "that is more than we can do"), {NEW})
+    renamed = failing(400, f"Use '{NEW}' instead of '{OLD}'.", param=OLD)
+    endpoint.forget()
+    endpoint.behaviour = lambda call: renamed if OLD in call.body else unnamed(call)
+    repeat(client(endpoint.base_url), 3, BOUNDED)
+    assert statuses(endpoint) == [400, 400, 200, 400, 200, 200]
+    assert options(endpoint) == {NEW, "temperature"}
+
+
+def test_an_option_that_one_judge_alone_is_refused_with_stays_with_the_others(endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = lambda call: (
+        failing(400, "grammar too deep") if "odd" in json.dumps(call.body.get("response_format")) else yes_no()
+    )
+    model, odd = client(endpoint.base_url), msgspec.structs.replace(REQUEST, schema_name="odd")
+    for request in (REQUEST, odd, odd, odd, odd, REQUEST):
+        model.ask(request)
+    assert len(endpoint.calls) <= 6 + 2
+    assert ["response_format" in call.body for call in endpoint.calls[-2:]] == [False, True]
+    assert "temperature" in endpoint.calls[-2].body
+
+
+def test_options_are_not_doubted_for_a_bad_request_among_good_ones(endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = lambda call: failing(400, WORDS) if call.index % 2 else yes_no()
+    model = client(endpoint.base_url)
+    for number in range(10):
+        outcome = model.fails() if number % 2 else model.ask()
+        assert isinstance(outcome, ChatResponse | BadModelRequestError)
+    assert len(endpoint.calls) == 10
+    assert all({"temperature", "response_format"} <= call.body.keys() for call in endpoint.calls)
+
+
+def test_options_are_learnt_anew_where_an_endpoint_changes_and_cost_little_where_it_refuses_all() -> None:
+    with ChatEndpoint() as endpoint:
+        model = client(endpoint.base_url)
+        model.ask()
         endpoint.behaviour = refusing({"temperature"}, failing(400, WORDS))
-        assert [isinstance(client_model.fails(), BadModelRequestError) for _ in range(2)] == [True, True]
-        assert [client_model.ask().finish_reason for _ in range(3)] == ["stop"] * 3
-        assert endpoint.calls[-1].body.keys() & SENT == {"response_format"}
-
-    def test_cost_at_most_4_requests_at_an_endpoint_that_refuses_all(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = failing(400, "response_format and temperature are not supported here")
-        client_model = client(endpoint.base_url)
-        assert [isinstance(client_model.fails(), BadModelRequestError) for _ in range(9)] == [True] * 9
+        fail(model, 2, BadModelRequestError)
+        repeat(model, 3)
+        assert options(endpoint) == {"response_format"}
+    refusal = failing(400, "response_format and temperature are not supported here")
+    with ChatEndpoint(refusal) as endpoint:
+        fail(client(endpoint.base_url), 9, BadModelRequestError)
         assert len(endpoint.calls) <= 9 + 4
 
-    def test_of_a_failing_endpoint_stay(self, endpoint: ChatEndpoint) -> None:
-        client_model = client(endpoint.base_url)
-        endpoint.behaviour = failing(500, "temperature")
-        assert [isinstance(client_model.fails(), ModelUnavailableError) for _ in range(9)] == [True] * 9
-        assert len(endpoint.calls) <= 9 + 2
-        endpoint.behaviour = failing(429, "response_format")
-        assert isinstance(client_model.fails(), RateLimitedError)
-        other = client(endpoint.base_url)
-        endpoint.behaviour = sequence(yes_no(), yes_no(), yes_no(), yes_no(), failing(500, "overloaded"), yes_no())
-        for asked in (client_model, other):
-            for _ in range(4):
-                asked.ask()
-            assert {"temperature", "response_format"} <= set(endpoint.calls[-1].body)
 
-    def test_are_left_out_while_they_are_learnt_about(self, endpoint: ChatEndpoint) -> None:
-        """Refusals come at once, and answers after longer than a request waits for its turn."""
-        good = slow(2.3, yes_no())
-        endpoint.behaviour = lambda call: failing(400, WORDS) if "response_format" in call.body else good
+def test_options_of_a_failing_endpoint_stay(endpoint: ChatEndpoint) -> None:
+    model, other = client(endpoint.base_url), client(endpoint.base_url)
+    endpoint.behaviour = failing(500, "temperature")
+    fail(model, 9, ModelUnavailableError)
+    assert len(endpoint.calls) <= 9 + 2
+    endpoint.behaviour = failing(429, "response_format")
+    fail(model, 1, RateLimitedError)
+    endpoint.behaviour = sequence(*[yes_no()] * 4, failing(500, "overloaded"), yes_no())
+    for each in (model, other):
+        repeat(each, 4)
+        assert {"temperature", "response_format"} <= options(endpoint)
+
+
+def test_options_are_left_out_while_they_are_learnt_about_and_wait_for_no_request_that_hangs() -> None:
+    """Refusals come at once, and answers after longer than a request waits for its turn."""
+    good = slow(2.3, yes_no())
+    with ChatEndpoint(lambda call: failing(400, WORDS) if "response_format" in call.body else good) as endpoint:
         assert len(client(endpoint.base_url).ask_often(64)) == 64
         assert len(endpoint.calls) <= 64 + 4
-
-    def test_do_not_wait_for_a_request_that_hangs(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = lambda call: Reply(hangs=True) if call.index == 0 else yes_no()
-        client_model = client(endpoint.base_url, timeout_s=3.0)
+    with ChatEndpoint(lambda call: Reply(hangs=True) if call.index == 0 else yes_no()) as endpoint:
         with pytest.raises(ModelTimeoutError):
-            client_model.ask_often(8)
+            client(endpoint.base_url, timeout_s=3.0).ask_often(8)
         assert len(endpoint.calls) == 8
 
-    def test_demanded_by_a_refusal_are_sent_from_then_on(self, endpoint: ChatEndpoint) -> None:
-        """What today's small models of OpenAI say to tools, and how other servers ask for a value."""
-        cases: list[tuple[str, str | None, str]] = [
-            ("To use function tools, use /v1/responses or set reasoning_effort to 'none'.", None, "none"),
-            (
-                "Function tools with reasoning_effort are not supported. Please use /v1/responses instead.",
-                "low",
-                "none",
-            ),
-            (
-                "'reasoning_effort' does not support 'none'. Supported values are: 'minimal', 'low', and 'high'.",
-                "none",
-                "minimal",
-            ),
-            (
-                "Unsupported value: 'reasoning_effort' supports 'low', 'medium' and 'high', not 'xhigh'.",
-                "xhigh",
-                "high",
-            ),
-            ("Use /v1/responses or set reasoning_effort to none.", None, "none"),
-            ("Set reasoning_effort=none for tools.", "high", "none"),
-            ("reasoning_effort does not support none; supported values are low, medium and high", "none", "low"),
-            ("reasoning_effort must be one of [minimal|low|max]: this one is too high.", "xhigh", "max"),
-        ]
-        for message, effort, expected in cases:
-            endpoint.forget()
-            refusal = failing(
-                400, f"Function tools with reasoning_effort are not supported. {message}", param="reasoning_effort"
-            )
-            endpoint.behaviour = lambda call, wanted=expected, refusal=refusal: (
-                refusal if call.body.get("reasoning_effort") != wanted and "tools" in call.body else yes_no()
-            )
-            client_model = client(endpoint.base_url, reasoning_effort=effort)
-            for request in (with_tools(), with_tools(), REQUEST):
-                client_model.ask(request)
-            efforts = [call.body.get("reasoning_effort") for call in endpoint.calls]
-            assert efforts == [effort, expected, expected, effort], message
-            assert endpoint.calls[-1].body.keys() >= {"temperature", "response_format"}
-        endpoint.behaviour = lambda call: (
-            yes_no()
-            if call.body.get("enable_thinking") is False
-            else failing(400, "parameter.enable_thinking must be set to false for non-streaming calls")
-        )
+
+def test_an_effort_that_a_refusal_demands_is_sent_from_then_on(endpoint: ChatEndpoint) -> None:
+    """What today's small models of OpenAI say to tools, and how other servers ask for a value."""
+    for message, effort, expected in (
+        ("To use function tools, use /v1/responses or set reasoning_effort to 'none'.", None, "none"),
+        ("Function tools with reasoning_effort are not supported. Please use /v1/responses instead.", "low", "none"),
+        (
+            "'reasoning_effort' does not support 'none'. Supported values are: 'minimal', 'low', and 'high'.",
+            "none",
+            "minimal",
+        ),
+        ("Unsupported value: 'reasoning_effort' supports 'low', 'medium' and 'high', not 'xhigh'.", "xhigh", "high"),
+        ("Use /v1/responses or set reasoning_effort to none.", None, "none"),
+        ("Set reasoning_effort=none for tools.", "high", "none"),
+        ("reasoning_effort does not support none; supported values are low, medium and high", "none", "low"),
+        ("reasoning_effort must be one of [minimal|low|max]: this one is too high.", "xhigh", "max"),
+    ):
+        whole = f"Function tools with reasoning_effort are not supported. {message}"
+        refusal = failing(400, whole, param="reasoning_effort")
         endpoint.forget()
-        client_model = client(endpoint.base_url)
-        assert [client_model.ask().finish_reason for _ in range(2)] == ["stop"] * 2
-        assert len(endpoint.calls) == 3
-
-
-BAD_STATUS = {400, 406, 411, 414, 415, 416, 417, 422, 431, 494}
-OWN_STATUS = {401, 402, 403, 404, 405, 407, 410, 413, 421, 429, 451}
-FAILING: dict[str, tuple[Reply, type[ModelError], str]] = {
-    **{
-        str(status): (failing(status, WORDS), ModelRejectedError, f"the endpoint rejects the request: HTTP {status}")
-        for status in (401, 402, 403, 407, 421, 451)
-    },
-    **{
-        str(status): (
-            failing(status, WORDS),
-            ModelRejectedError,
-            f"HTTP {status} from {{}}/chat/completions; check base_url and model",
+        endpoint.behaviour = lambda call, wanted=expected, refusal=refusal: (
+            refusal if call.body.get("reasoning_effort") != wanted and "tools" in call.body else yes_no()
         )
-        for status in (404, 405, 410)
-    },
-    "quota used up": (
-        failing(429, WORDS, kind="insufficient_quota", code="insufficient_quota", retry_after=1),
-        ModelRejectedError,
-        "the endpoint rejects the request: HTTP 429",
-    ),
-    "quota in the type only": (
-        failing(429, WORDS, kind="insufficient_quota"),
-        ModelRejectedError,
-        "the endpoint rejects the request: HTTP 429",
-    ),
-    "hard limit of the account": (
-        failing(400, WORDS, code="billing_hard_limit_reached"),
-        ModelRejectedError,
-        "the endpoint rejects the request: HTTP 400",
-    ),
-    "429": (
-        failing(429, WORDS, code="rate_limit_exceeded"),
-        RateLimitedError,
-        "the endpoint asks for fewer requests: HTTP 429",
-    ),
-    **{
-        str(status): (failing(status, WORDS), ModelUnavailableError, f"the endpoint fails: HTTP {status}")
-        for status in (*sorted({*range(400, 500)} - OWN_STATUS - BAD_STATUS), 500, 502, 503, 504, 529)
-    },
-    "html with 502": (
-        not_json(f"<html>{WORDS}</html>", status=502),
-        ModelUnavailableError,
-        "the endpoint fails: HTTP 502",
-    ),
-    "201": (answers(WORDS, status=201), ModelUnavailableError, "the endpoint fails: HTTP 201"),
-    **{
-        str(status): (
-            failing(status, WORDS),
-            BadModelRequestError,
-            f"the endpoint does not take this request: HTTP {status}",
-        )
-        for status in sorted(BAD_STATUS)
-    },
-    "400 without json": (
-        not_json(WORDS, status=400),
-        BadModelRequestError,
-        "the endpoint does not take this request: HTTP 400",
-    ),
-    "400 with a text as error": (
-        not_json(f'{{"error": "{WORDS}"}}', status=400),
-        BadModelRequestError,
-        "the endpoint does not take this request: HTTP 400",
-    ),
-    "400 with a number as code": (
-        not_json(f'{{"error": {{"message": "{WORDS}", "code": 400}}}}', status=400),
-        BadModelRequestError,
-        "the endpoint does not take this request: HTTP 400",
-    ),
-    "context full": (
-        failing(400, WORDS, code="context_length_exceeded", param="messages"),
-        InputTooLongError,
-        "the endpoint finds the request too long: HTTP 400",
-    ),
-    "context full, in words and without a wrapper": (
-        not_json('{"message": "maximum context length is 4096", "code": 400}', status=400),
-        InputTooLongError,
-        "the endpoint finds the request too long: HTTP 400",
-    ),
-    "filtered before the model saw it": (
-        failing(400, WORDS, code="content_filter"),
-        ContentFilteredError,
-        "the endpoint's filter refuses the request: HTTP 400",
-    ),
-    "a plain word of a message that is no complaint": (
-        failing(400, "the temperature of the room was asked for"),
-        BadModelRequestError,
-        "the endpoint does not take this request: HTTP 400",
-    ),
-    "a long complaint that quotes the prompt": (
-        failing(400, f"unsupported: {'temperature ' * 100}"),
-        BadModelRequestError,
-        "the endpoint does not take this request: HTTP 400",
-    ),
-    "413": (failing(413, WORDS), InputTooLongError, "the endpoint finds the request too long: HTTP 413"),
-}
-
-REASONS = {
-    ModelRejectedError: "judge_rejected",
-    RateLimitedError: "rate_limited",
-    ModelUnavailableError: "judge_unavailable",
-    BadModelRequestError: "bad_request",
-    InputTooLongError: "input_too_long",
-    ContentFilteredError: "content_filter",
-}
+        model = client(endpoint.base_url, reasoning_effort=effort)
+        for request in (with_tools(), with_tools(), REQUEST):
+            model.ask(request)
+        efforts = [call.body.get("reasoning_effort") for call in endpoint.calls]
+        assert efforts == [effort, expected, expected, effort], message
+        assert endpoint.calls[-1].body.keys() >= {"temperature", "response_format"}
+    thoughtful = failing(400, "parameter.enable_thinking must be set to false for non-streaming calls")
+    endpoint.behaviour = lambda call: yes_no() if call.body.get("enable_thinking") is False else thoughtful
+    endpoint.forget()
+    repeat(client(endpoint.base_url), 2)
+    assert len(endpoint.calls) == 3
 
 
-class TestFailures:
-    @pytest.mark.parametrize(("reply", "error", "text"), FAILING.values(), ids=FAILING)
-    def test_have_a_name_and_a_text_of_ours(
-        self, endpoint: ChatEndpoint, reply: Reply, error: type[ModelError], text: str
-    ) -> None:
-        endpoint.behaviour = reply
-        failure = client(endpoint.base_url).fails()
-        assert (type(failure), str(failure), failure.reason) == (error, text.format(endpoint.base_url), REASONS[error])
-        # What may be about an optional part is asked once more without any.
-        may_be_ours = (reply.status in {400, 422} and error is BadModelRequestError) or reply.status == 500
-        sent = [call.body.keys() & SENT for call in endpoint.calls]
-        assert (len(sent) > 1, len(sent) <= 3, not sent[-1]) == (may_be_ours, True, may_be_ours)
+# --- the bound of an answer ---
 
-    def test_may_quote_the_prompt_without_our_doing_so(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = lambda call: failing(400, f"{call.text()} {call.headers['authorization']}", code=PROMPT)
-        assert str(client(endpoint.base_url).fails()) == "the endpoint does not take this request: HTTP 400"
+
+def thinks(**message: object) -> Reply:
+    return reply_of({"body": {"choices": [{"message": {"content": "Yes.", **message}}]}})
+
+
+def test_thinking_has_an_allowance_until_an_answer_shows_that_there_is_none(endpoint: ChatEndpoint) -> None:
+    model = client(endpoint.base_url)
+    for request in (BOUNDED, BOUNDED, LONGER, REQUEST):
+        model.ask(request)
+    assert bounds(endpoint) == [{OLD: 1500 + 8192}, {OLD: 1500}, {OLD: 3000}, {}]
+    endpoint.forget()
+    for settings in ({"thinking_tokens": 0}, {"thinking_tokens": 100}, {"max_output_tokens": 700}):
+        model = client(endpoint.base_url, **settings)
+        for request in (BOUNDED, LONGER):
+            model.ask(request)
+    assert [body[OLD] for body in bounds(endpoint)] == [1500, 3000, 1600, 3200, 700, 1400], "settings replace it"
+
+
+def test_thinking_once_seen_keeps_its_allowance() -> None:
+    pieces = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Yes."}]
+    for reply in (
+        thinks(reasoning_content="Hm."),
+        thinks(reasoning="Hm."),
+        thinks(content=pieces),
+        answers("<think>Hm.</think>Yes."),
+        answers("thought\nHm.<unused95>Yes."),
+        answers("<|START_THINKING|>Hm.<|END_THINKING|>Yes."),
+        answers("<|channel|>analysis<|message|>Hm.<|channel|>final<|message|>Yes."),
+        answers("Yes.", usage=Usage(100, 500)),  # hidden, but counted
+        answers("", finish_reason="length"),
+    ):
+        with ChatEndpoint(sequence(answers("Yes."), reply, answers("Yes."))) as endpoint:
+            model = client(endpoint.base_url)
+            for _ in range(4):
+                model.ask(BOUNDED)
+            assert [body[OLD] for body in bounds(endpoint)] == [9692, 1500, 9692, 9692], reply
+
+
+def test_the_bound_has_the_name_that_the_endpoint_takes_or_none(endpoint: ChatEndpoint) -> None:
+    message = f"Unsupported parameter: '{OLD}' is not supported with this model. Use '{NEW}' instead."
+    for behaviour, expected in (
+        (rejects(OLD, answers("Yes."), message=message), [{OLD: 9692}, {NEW: 9692}, {NEW: 1500}]),
+        (rejects(OLD, rejects(NEW, answers("Yes."))), [{OLD: 9692}, {NEW: 9692}, {}, {}]),
+    ):
+        endpoint.forget()
+        endpoint.behaviour = behaviour
+        repeat(client(endpoint.base_url), 2, BOUNDED)
+        assert bounds(endpoint) == expected
+
+
+MODEL = "max_tokens is too large: 9692. This model supports at most 4096 completion tokens, whereas you gave 9692."
+CONTEXT = "This model's maximum context length is 8192 tokens. However, you requested 9692 output tokens and more."
+
+
+def test_a_bound_that_is_too_large_becomes_what_the_endpoint_names(endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = sequence(failing(400, MODEL), truncated("{"), truncated("{"))
+    model = client(endpoint.base_url, thinking_tokens=8192)
+    assert (model.ask(BOUNDED).finish_reason, model.ask(LONGER).finish_reason) == ("length", "length")
+    assert [body[OLD] for body in bounds(endpoint)] == [9692, 4096, 4096], "the limit of a model is remembered"
+    endpoint.forget()
+    endpoint.behaviour = sequence(failing(400, CONTEXT), answers("Yes."))
+    repeat(client(endpoint.base_url), 2, BOUNDED)
+    assert bounds(endpoint) == [{OLD: 9692}, {}, {OLD: 1500}], "the rest of the context bounds one answer"
+    for message, error in ((MODEL, BadModelRequestError), (CONTEXT, InputTooLongError)):
+        endpoint.behaviour = failing(400, message)
+        assert type(client(endpoint.base_url).fails(BOUNDED)) is error, "a second refusal is an error"
+
+
+def test_a_smaller_bound_is_read_from_complaints() -> None:
+    for message, refused, expected in (
+        (MODEL.lower(), 9692, 4096),
+        (f"integer above maximum value, expected a value <= 12288 for `{NEW}`, but got 32000", 32000, 12288),
+        (
+            "max_tokens: 50000 > 8192, which is the maximum allowed number of output tokens for m-3-20240620",
+            50000,
+            8192,
+        ),
+        ("input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000", 64000, 21041),
+        (
+            "'max_tokens' is too large: 9692. this model's maximum context length is 4096 tokens (9692 > 4096 - 12)",
+            9692,
+            None,
+        ),
+        (CONTEXT.lower(), 9692, None),
+    ):
+        assert is_about_bound(message), message
+        assert OutputBound(ModelSettings()).smaller(message, refused) == expected, message
+    for message in (
+        f"unsupported parameter: '{OLD}' is not supported with this model. use '{NEW}' instead.",
+        "prompt is too long: 208310 tokens > 200000 maximum",
+        f"unrecognized request argument supplied: {NEW}",
+    ):
+        assert not is_about_bound(message), message
+
+
+def test_patterns_of_a_schema_are_left_out_where_they_are_refused(endpoint: ChatEndpoint) -> None:
+    def schemas(behaviour: Behaviour, judge: str) -> list[bool | None]:
+        """Return for each request whether its schema has patterns; None without a schema."""
+        endpoint.forget()
+        endpoint.behaviour = behaviour
+        client(endpoint.base_url).judge(catalogue()[judge], SHORT)
+        formats = [call.body.get("response_format") for call in endpoint.calls]
+        return [each and '"pattern"' in json.dumps(each) for each in formats]
+
+    def no_pattern(call: Any) -> Reply:
+        refusal = failing(400, "Invalid schema for response_format 'ragbench': 'pattern' is not permitted.")
+        return refusal if '"pattern"' in json.dumps(call.body) else answers("{")
+
+    assert schemas(answers("{"), "ragbench") == [True, True]
+    assert schemas(no_pattern, "ragbench") == [True, False, False]
+    assert schemas(rejects("response_format", answers("{")), "ragbench") == [True, False, None, None]
+    assert schemas(yes_no(), "groundedness") == [False]
+
+
+# --- calls of tools ---
+
+
+def test_made_ids_do_not_come_twice_in_a_conversation(endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = thinks(content=None, tool_calls=[{"function": {"name": "f"}}])
+    model = client(endpoint.base_url)
+    first = model.ask(with_tools()).tool_calls
+    second = model.ask(with_tools(asks(*first), result(first[0].id, "x"))).tool_calls
+    assert [call.id for call in (*first, *second)] == ["call00000", "call00001"]
+
+
+WANTED = "litellm.UnsupportedParamsError: Anthropic doesn't support tool calling without `tools=` param specified."
+
+
+def needs_tools(then: Behaviour) -> Behaviour:
+    """Refuse requests that do not name the tools that their messages speak of, as LiteLLM does."""
+    return lambda call: then if "tools" in call.body else failing(400, WANTED)
+
+
+def test_an_endpoint_that_wants_tools_named_gets_them_and_none_may_be_called(endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = needs_tools(yes_no())
+    model = client(endpoint.base_url)
+    model.ask_often(2, LAST)
+    endpoint.forget()
+    repeat(model, 1, LAST)
+    (call,) = endpoint.calls
+    beside = {"model", "messages", "temperature"}
+    assert call.body.keys() == {*beside, "response_format", "tools", "tool_choice"}
+    assert (call.body["tool_choice"], [tool["function"]["name"] for tool in call.body["tools"]]) == (
+        "none",
+        ["search", "root"],
+    )
+    endpoint.behaviour = yes_no()
+    model.ask()
+    assert not {"tools", "tool_choice"} & endpoint.calls[-1].body.keys(), "a request that knows none gets none"
+    endpoint.behaviour = needs_tools(rejects("response_format", yes_no()))
+    client(endpoint.base_url).ask(LAST)
+    assert endpoint.calls[-1].body.keys() == {*beside, "tools", "tool_choice"}
+
+
+def test_that_tools_are_wanted_is_known_only_once_the_endpoint_answered(endpoint: ChatEndpoint) -> None:
+    """One that refuses both ways would be sent the tools for nothing, and may call them."""
+    endpoint.behaviour = failing(400, WANTED)
+    model = client(endpoint.base_url)
+    model.fails(LAST)
+    endpoint.forget()
+    endpoint.behaviour = yes_no()
+    model.ask(LAST)
+    assert "tools" not in endpoint.calls[0].body
