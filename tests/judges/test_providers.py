@@ -1,4 +1,4 @@
-"""Every provider of judge models against a real server: good answers, failures of an endpoint, and cancelled calls."""
+"""Every provider of judge models against a real server: good answers, failures and cancelled calls, and its row."""
 
 import asyncio
 import json
@@ -18,9 +18,13 @@ from support.endpoint import ChatEndpoint
 from support.processes import PATIENCE_S, free_port, wait_until
 from support.replies import Behaviour, Reply, answers, cuts, failing, hangs, not_json, slow
 
+from judges.calling.evaluation import evaluate
 from judges.core.decision import Question
 from judges.core.model import ModelSettings
-from judges.models.registry import PROVIDERS, build
+from judges.features.lab.background import Background
+from judges.models.registry import PROVIDERS, ModelSettingsError, build, check, decides, is_heuristic, judge_for
+from judges.registry import catalogue
+from tracejudge import Trace
 
 PAIR = 'task = "nli"\nlabels = ["entailment", "neutral"]\nmax_tokens = 64\n'
 
@@ -107,27 +111,26 @@ def test_good_answers_are_read_many_at_a_time_and_the_key_is_in_a_header(provide
             assert PROMPT in json.dumps(call.body)
 
 
+UNAVAILABLE = "judge_unavailable"
 FAILING: Mapping[str, tuple[Behaviour, str, str]] = {
     **{str(status): (failing(status, WORDS), "judge_rejected", f"HTTP {status}") for status in (401, 403, 404)},
     **{
-        str(status): (failing(status, WORDS), "judge_unavailable", f"HTTP {status}")
+        str(status): (failing(status, WORDS), UNAVAILABLE, f"HTTP {status}")
         for status in (408, 500, 502, 503, 504, 529)
     },
     "413": (failing(413, WORDS), "input_too_long", "HTTP 413"),
     "422": (failing(422, WORDS), "bad_request", "HTTP 422"),
     "429": (failing(429, WORDS, retry_after=7), "rate_limited", "HTTP 429"),
-    "307": (answers(WORDS, status=307, headers={"Location": "http://127.0.0.1:9/"}), "judge_unavailable", "HTTP 307"),
-    "a page with 502": (not_json(f"<html>{WORDS}</html>", status=502), "judge_unavailable", "HTTP 502"),
-    "a page": (not_json(f"<html>{WORDS}</html>"), "judge_unavailable", "text/html"),
-    "an empty reply": (Reply(raw=""), "judge_unavailable", "reply"),
-    "other JSON": (Reply(raw='{"answer": 3}'), "judge_unavailable", "reply"),
-    "half of its JSON": (Reply(raw='{"choices": [{"message": {"con'), "judge_unavailable", "reply"),
-    "a reply without end": (
-        not_json("x" * (4 * 1024 * 1024 + 1)), "judge_unavailable", "the reply is longer than 4194304 bytes",
-    ),
-    "cut before the reply": (cuts(0, WORDS), "judge_unavailable", "no connection to {}"),
-    "cut in the reply": (cuts(0.5, WORDS), "judge_unavailable", "no connection to {}"),
-}  # fmt: skip
+    "307": (answers(WORDS, status=307, headers={"Location": "http://127.0.0.1:9/"}), UNAVAILABLE, "HTTP 307"),
+    "a page with 502": (not_json(f"<html>{WORDS}</html>", status=502), UNAVAILABLE, "HTTP 502"),
+    "a page": (not_json(f"<html>{WORDS}</html>"), UNAVAILABLE, "text/html"),
+    "an empty reply": (Reply(raw=""), UNAVAILABLE, "reply"),
+    "other JSON": (Reply(raw='{"answer": 3}'), UNAVAILABLE, "reply"),
+    "half of its JSON": (Reply(raw='{"choices": [{"message": {"con'), UNAVAILABLE, "reply"),
+    "a reply without end": (not_json("x" * (4 << 20) + "x"), UNAVAILABLE, "the reply is longer than 4194304 bytes"),
+    "cut before the reply": (cuts(0, WORDS), UNAVAILABLE, "no connection to {}"),
+    "cut in the reply": (cuts(0.5, WORDS), UNAVAILABLE, "no connection to {}"),
+}
 
 
 def test_each_failure_of_an_endpoint_has_its_reason_and_no_secret(provider: str) -> None:
@@ -204,3 +207,48 @@ def test_a_cancelled_call_ends_within_its_time(provider: str) -> None:
 def _wait_for_the_end(server: ChatEndpoint) -> None:
     wait_until(lambda: server.in_flight == 0, 20, "the end of the abandoned request")
     assert {call.status for call in server.calls} == {None}, "well before the answer"
+
+
+# --- the registry ---
+
+ECHO = ModelSettings(provider="echo", model="echo-1")
+
+
+def test_a_registered_provider_judges_and_is_checked_after_the_common_checks() -> None:
+    trace = Trace(trace_id="a" * 32, service="s", input="Is it on?", output="It is on.")
+    assessment = asyncio.run(evaluate(catalogue()["relevance_to_query"], trace, build(ECHO, {})))
+    assert (assessment.outcome, assessment.scores[0].value) == ("scored", 1.0)
+    assert assessment.calls[0].response_model == "echo-1"
+    owners = " or ".join(name for name, provider in PROVIDERS.items() if "max_output_tokens" in provider.own_settings)
+    for fields, sentence in (
+        ({"model": None}, "model: name the echo$"),
+        ({"model": None, "max_in_flight": 0}, "max_in_flight: "),
+        ({"max_output_tokens": 10}, f"max_output_tokens: goes with the provider {owners} alone"),
+    ):
+        with pytest.raises(ModelSettingsError, match=f"^{sentence}"):
+            check(msgspec.structs.replace(ECHO, **fields))
+    with pytest.raises(ModelSettingsError, match=f"^provider: must be one of {', '.join(sorted(PROVIDERS))}; most"):
+        build(ModelSettings(provider="oracle"), {})
+
+
+def test_its_row_says_how_its_models_are_asked_and_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = catalogue()["relevance_to_query"]
+    assert (decides(ECHO), is_heuristic(ECHO)) == (False, False)
+    assert judge_for(judge, ECHO) is judge
+    row = echo_provider.ROW._replace(kind="classifier", is_heuristic=True)
+    monkeypatch.setitem(PROVIDERS, "echo", row)
+    assert (decides(ECHO), is_heuristic(ECHO)) == (True, True)
+    with pytest.raises(ValueError, match="cannot be asked of a classifier"):
+        judge_for(judge, ECHO)
+    monkeypatch.setitem(PROVIDERS, "echo", row._replace(kind="decisions"))
+    assert judge_for(judge, ECHO).version == judge.for_decisions({}).version
+
+
+def test_a_maker_with_an_address_of_its_own_has_the_short_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def settings(source: str) -> ModelSettings:
+        return Background().model(source).settings
+
+    row = echo_provider.ROW._replace(hosted={"base_url": "https://echo.example", "label": "echoed"})
+    monkeypatch.setitem(PROVIDERS, "echo", row)
+    made = asyncio.run(settings("echo:/echo-2"))
+    assert (made.model, made.base_url, made.judge_model) == ("echo-2", "https://echo.example", "echoed")
