@@ -21,6 +21,7 @@ from support.replies import (
     truncated,
     yes_no,
 )
+from tables import table
 
 from judges.core.model import BadModelRequestError
 from judges.core.prompt import Message
@@ -72,22 +73,10 @@ def options_of(call: Call) -> set[str]:
     return {"temperature", "output_config"} & set(call.body) | ({"cache_control"} if is_marked else set())
 
 
-REFUSED = [
-    ("output_config", "output_config: Extra inputs are not permitted"),
-    ("output_config", "output_config.format: Extra inputs are not permitted"),
-    ("output_config", "'claude-test' does not support output format."),
-    ("output_config", "no such grammar"),
-    ("temperature", "`temperature` is deprecated for this model."),
-    ("temperature", "`temperature` may only be set to 1 when thinking is enabled or in adaptive mode."),
-    ("temperature", "temperature is not supported for claude-test when set to non-default values"),
-    ("cache_control", "system.0.cache_control: Extra inputs are not permitted"),
-]
-
-
 def test_options_are_found_out_once_and_remembered() -> None:
     in_turn = rejects("output_config", rejects("temperature", yes_no()))
     for behaviour, refused in (
-        *((in_words(part, message, yes_no()), {part}) for part, message in REFUSED),
+        *((in_words(part, message, yes_no()), {part}) for part, message in table("anthropic")["options"]),
         (rejects("output_config", yes_no(), status=422), {"output_config"}),
         (in_words("cache_control", "cache_control is not supported", in_turn), OPTIONS),
     ):

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from judge_traces import (
     ASKING,
@@ -23,6 +24,7 @@ from judge_traces import (
     served,
 )
 from support.cases import each_case
+from tables import table
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge, has_text
@@ -35,9 +37,9 @@ from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step, load_script
 from judges.parsing.sentences import content_words, coverage, numbers
 from judges.registry import catalogue
-from tracejudge import Span, Trace
-from tracejudge import ToolCall as Called
+from tracejudge import Trace
 
+TABLES = table("builtin")
 LABELS = {"correctness": "correct", "groundedness": "grounded", "relevance_to_query": "relevant", "safety": "safe"}
 """The tag of the samples that says what each judge should find."""
 every_judge = each_case("judge", ASKING.values(), ids=ASKING)
@@ -127,45 +129,19 @@ def test_the_model_costs_nothing_takes_any_length_and_bears_its_label() -> None:
 
 
 def test_words_and_numbers_of_a_text() -> None:
-    for text, words in {
-        "": set(),
-        "The and of it's": set(),
-        "Refunds REFUND refunded refunding": {"refund"},
-        "bus gas": {"bus", "gas"},
-        "user_name, v2, 2024": {"user_name", "v2", "2024"},
-        "Größe 返品 возврат": {"grösse", "返品", "возврат"},
-    }.items():
-        assert content_words(text) == words, text
-    for text, found in {
-        "none": set(),
-        "1,250.50 EUR in 30 days, v2": {"1250.50", "30", "2"},
-        "1250.50": {"1250.50"},
-        "On 3.4., at 5.": {"3.4", "5"},
-    }.items():
-        assert numbers(text) == found, text
+    for text, words in TABLES["words"].items():
+        assert content_words(text) == set(words), text
+    for text, found in TABLES["numbers"].items():
+        assert numbers(text) == set(found), text
     assert coverage({"a", "b", "c", "d"}, {"a", "x"}) == 0.25
     assert coverage(set(), {"a"}) == coverage(set(), set()) == 1.0
     assert coverage({"a"}, set()) == 0.0
 
 
 def test_a_failed_step_of_a_trace_counts_once_however_often_the_trace_tells_it() -> None:
-    root, step = Span("r", "agent", status="error"), Span("s", "hold_seat", parent_id="r", status="ERROR")
-    call = Called("hold_seat", {}, error="no seat")
-    cases: list[tuple[dict[str, Any], int]] = [
-        ({}, 0),
-        ({"spans": [step]}, 1),
-        ({"tool_calls": [call]}, 1),
-        ({"spans": [step], "tool_calls": [call]}, 1),
-        ({"spans": [Span("s", "execute_tool hold_seat", status="error")], "tool_calls": [call]}, 1),
-        ({"spans": [step], "tool_calls": [call, call]}, 2),
-        ({"spans": [step], "tool_calls": [Called("seat", {}, error="x")]}, 2),
-        ({"spans": [Span("s", "hold_seat", status="ok")], "tool_calls": [call]}, 1),
-        ({"error": "it failed"}, 1),
-        ({"error": "it failed", "spans": [root]}, 1),
-        ({"error": "it failed", "spans": [step]}, 2),
-    ]
-    for fields, failed in cases:
-        guessed = guess(["trace"], Trace(trace_id="1", service="bot", output="Done.", **fields))
+    for fields, failed in TABLES["failed steps"]:
+        trace = msgspec.convert({"trace_id": "1", "service": "bot", "output": "Done.", **fields}, Trace)
+        guessed = guess(["trace"], trace)
         assert guessed.share == (0.0 if failed else 1.0), fields
         assert f"{failed or 'No'} step" in guessed.reason, fields
 
@@ -214,15 +190,7 @@ def test_a_delay_is_waited_for_before_answer_and_failure(monkeypatch: pytest.Mon
 
 def test_a_failure_is_the_error_with_that_reason() -> None:
     kinds = {kind.reason: kind for kind in ModelError.__subclasses__()}
-    for failure in (
-        "timeout",
-        "rate_limited",
-        "judge_unavailable",
-        "judge_rejected",
-        "bad_request",
-        "input_too_long",
-        "content_filter",
-    ):
+    for failure in TABLES["failures"]:
         with pytest.raises(kinds[failure], match=f"^scripted: {failure}$"):
             answers(ScriptedModel([Step("never", failure=failure)]))
 
@@ -276,21 +244,7 @@ def test_what_is_no_script_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "script.jsonl"
     with pytest.raises(FileNotFoundError):
         load_script(str(path))
-    for content, error in {
-        "": "holds no step",
-        " \n\n": "holds no step",
-        "text": "malformed",
-        '{"text": "a"}\n{"text": ': "truncated",
-        '["a"]': "Expected `object`",
-        '{"txt": "a"}': "unknown field `txt`",
-        '{"failure": "tired"}': "Invalid enum value 'tired'",
-        '{"finish_reason": "tired"}': "Invalid enum value 'tired'",
-        '{"delay_s": "long"}': "Expected `float`",
-        '{"tool_calls": [{"arguments": {}}]}': "missing required field `name`",
-        '{"tool_calls": [{"name": "f", "arguments": [1]}]}': "Expected `str | object`",
-        '{"tool_calls": [{"name": "f", "args": {}}]}': "unknown field `args`",
-        "\xff": "utf-8",
-    }.items():
+    for content, error in TABLES["no scripts"].items():
         path.write_bytes(content.encode("latin-1"))
         with pytest.raises(ValueError, match=error):
             load_script(str(path))
@@ -300,17 +254,13 @@ def test_what_is_no_script_is_an_error(tmp_path: Path) -> None:
 
 ASKED = ("relevant", "safe", "grounded", "correct")
 # By service: traces, then yes and no of each label, then how many are hard.
-COUNTS = {
-    "support-bot": (21, (18, 3), (19, 2), (11, 10), (5, 4), 5),
-    "code-helper": (21, (17, 4), (19, 2), (1, 1), (4, 4), 1),
-    "summariser": (21, (18, 3), (19, 2), (11, 10), (3, 3), 2),
-}
+COUNTS = TABLES["counts"]
 REFERENCE_LABELS = ("obeys", "equivalent", "same_meaning", "sufficient", "retrieved", "complete")
 
 
-def counted(traces: list[Trace]) -> tuple[Any, ...]:
+def counted(traces: list[Trace]) -> list[Any]:
     tags = Counter(tag for trace in traces for tag in trace.tags.items())
-    return (len(traces), *((tags[name, "yes"], tags[name, "no"]) for name in ASKED), tags["hard", "yes"])
+    return [len(traces), *([tags[name, "yes"], tags[name, "no"]] for name in ASKED), tags["hard", "yes"]]
 
 
 def test_each_sample_can_be_published_and_bears_its_labels() -> None:

@@ -22,6 +22,7 @@ from model_client import Client
 from onnx import TensorProto, helper, numpy_helper
 from support.cases import each_case
 from support.loopback import LoopbackServer
+from tables import table
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from judges.core.decision import Calibration, Decision, Question
@@ -34,6 +35,7 @@ from judges.registry import catalogue
 from tracejudge import Trace
 from worker.base.doctor.http_endpoints import ask, endpoint
 
+TABLES = table("classifiers")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 PLAIN = tuple(f"w{number}" for number in range(20))
 WORDS = {"confirmed": 4.0, "wrong": -8.0, "broken": math.nan, "[CLS]": -2.0}
@@ -236,23 +238,7 @@ def test_missing_and_broken_files_of_a_folder_are_named(tmp_path: Path) -> None:
     assert "needs the input decoder_input_ids; export the model for classification" in message
 
 
-@each_case(
-    ("description", "words"),
-    [
-        ('task = "other"\nlabels = ["a"]\nmax_tokens = 64', "judge.toml: Invalid enum value 'other'"),
-        (PAIR + "chunks = 3\n", "unknown field `chunks`"),
-        (PAIR.replace('"yes"]', '"no"]'), "labels: must name each output of the model once"),
-        (PAIR.replace('support = "yes"\n', ""), "support: must be one of the labels, no, yes"),
-        (NLI.replace("entailment", "ENTAILMENT"), "support: must be one of the labels"),
-        (PAIR.replace("64", "8"), "max_tokens: must be at least 32"),
-        (PAIR + "overlap = 40\n", "overlap: must be from 0 to half of max_tokens"),
-        (PAIR + 'text = "all"\n', "text: must contain {evidence}"),
-        (PAIR + 'text_pair = "all"\n', "text or text_pair {claim}"),
-        (EACH_WORD + 'text_pair = "so: {claim}"\n', 'text_pair: must be "{claim}" for the task token'),
-        (PAIR.replace('"no", ', ""), "labels: are 1, but the model's output is 1 x 2; name them all"),
-        (PAIR.replace("pair", "token"), "task: the model has no result for each token; set nli or pair"),
-    ],
-)
+@each_case(("description", "words"), TABLES["descriptions"])
 def test_a_description_that_cannot_serve_is_refused(tmp_path: Path, description: str, words: str) -> None:
     folder = write_folder(tmp_path / "whole", description)
     assert words in (message := refusal(folder)), message
@@ -260,13 +246,7 @@ def test_a_description_that_cannot_serve_is_refused(tmp_path: Path, description:
 
 
 def test_settings_that_cannot_serve_are_refused(tmp_path: Path) -> None:
-    for fields, words in (
-        ({"backend": None}, "backend: is missing"),
-        ({"path": None}, "path: is missing; name the folder with judge.toml"),
-        ({"model": None}, "model: is missing; name the model as verdicts and metrics should show it"),
-        ({"base_url": "http://h/predict"}, 'base_url: goes with backend = "http" alone; take it out'),
-        ({"provider": "openai", "base_url": "http://h/v1"}, "backend: goes with the provider classifier alone"),
-    ):
+    for fields, words in TABLES["settings"]:
         assert words in refusal(tmp_path, **fields), words
     token = TWO.replace("nli", "token") + 'support = "neutral"\n'
     for description, path, words in (
@@ -376,8 +356,8 @@ def classified(inputs: list[Any], tokens: object = None, values: Sequence[float]
     return web.json_response({"id": "classify-1", "model": "tiny-1", "data": data[::-1], "usage": usage})
 
 
-def failed(status: int, message: str, kind: str = "Validation", **headers: str) -> Answering:
-    return lambda _: web.json_response({"error": message, "error_type": kind}, status=status, headers=headers)
+def failed(status: int, message: str, kind: str = "Validation") -> Answering:
+    return lambda _: web.json_response({"error": message, "error_type": kind}, status=status)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -424,14 +404,6 @@ def test_doctor_reads_the_list_of_a_server_and_asks(tmp_path: Path) -> None:
 LABELS = ("LABEL_0", "LABEL_1")
 FAILING: dict[str, list[tuple[Answering, str, str]]] = {
     "/predict": [
-        (failed(413, "batch size 1 > maximum allowed batch size 0"), "input_too_long", "413"),
-        (
-            failed(422, "`inputs` must have less than 64 tokens. Given: 70"),
-            "input_too_long",
-            "lower max_tokens in",
-        ),
-        (failed(424, "Inference failed", "Backend"), "judge_unavailable", "424"),
-        (failed(422, "no tokenizer", "Tokenizer"), "bad_request", "422"),
         (
             lambda _: web.Response(text='[[{"label": "entail', content_type="application/json"),
             "judge_unavailable",
@@ -447,15 +419,13 @@ FAILING: dict[str, list[tuple[Answering, str, str]]] = {
         (lambda _: classified([], values=[0.9], label="neutral"), "judge_rejected", "another order"),
         (lambda _: classified([], values=[0.9], index=1), "judge_unavailable", "repeats an index"),
         (lambda _: classified([], values=[0.9, 0.2]), "judge_unavailable", "2 predictions for 1"),
-        (failed(429, "slow", **{"retry-after": "7"}), "rate_limited", "429"),
-        (failed(200, "slow", "rate_limit"), "judge_unavailable", "502"),
     ],
 }
 
 
 def test_each_failure_of_a_server_has_its_reason(tmp_path: Path) -> None:
     for form, cases in FAILING.items():
-        for answer, reason, words in cases:
+        for answer, reason, words in (*cases, *((failed(*row), *rest) for row, *rest in TABLES["failed"][form])):
             with Server() as server:
                 server.answer = answer
                 error: ModelError = server.client(tmp_path, form).fails(asked(("e", "c")))

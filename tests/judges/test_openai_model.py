@@ -15,7 +15,6 @@ from support.endpoint import ChatEndpoint
 from support.replies import (
     Behaviour,
     Reply,
-    Usage,
     answers,
     failing,
     not_json,
@@ -25,6 +24,7 @@ from support.replies import (
     truncated,
     yes_no,
 )
+from tables import table
 
 from judges.core.model import (
     BadModelRequestError,
@@ -40,6 +40,7 @@ from judges.core.prompt import ToolCall
 from judges.models.request_options import OutputBound, is_about_bound
 from judges.registry import catalogue
 
+TABLES = table("openai")
 OLD, NEW = "max_tokens", "max_completion_tokens"
 SENT = {"response_format", OLD, NEW, "temperature"}
 BOUNDED = msgspec.structs.replace(REQUEST, max_output_tokens=1500)
@@ -124,13 +125,7 @@ def test_options_are_found_out_by_requests_under_way_together() -> None:
 
 @pytest.mark.parametrize("field", ["response_format", "temperature"])
 def test_options_are_found_out_once_and_remembered(field: str) -> None:
-    for message in (
-        "Invalid parameter: 'response_format' of type 'json_schema'",
-        "json_schema mode needs a newer version",
-        "response_format value as json_schema is enabled only for api versions 2024-08-01",
-        "This response_format type is unavailable now",
-        "that is more than we can do",
-    ):
+    for message in TABLES["refused forms"]:
         with ChatEndpoint(refusing({field}, failing(400, message))) as endpoint:
             repeat(client(endpoint.base_url), 6, BOUNDED)
             assert statuses(endpoint).count(400) <= 3, message
@@ -215,20 +210,7 @@ def test_options_are_left_out_while_they_are_learnt_about_and_wait_for_no_reques
 
 def test_an_effort_that_a_refusal_demands_is_sent_from_then_on(endpoint: ChatEndpoint) -> None:
     """What today's small models of OpenAI say to tools, and how other servers ask for a value."""
-    for message, effort, expected in (
-        ("To use function tools, use /v1/responses or set reasoning_effort to 'none'.", None, "none"),
-        ("Function tools with reasoning_effort are not supported. Please use /v1/responses instead.", "low", "none"),
-        (
-            "'reasoning_effort' does not support 'none'. Supported values are: 'minimal', 'low', and 'high'.",
-            "none",
-            "minimal",
-        ),
-        ("Unsupported value: 'reasoning_effort' supports 'low', 'medium' and 'high', not 'xhigh'.", "xhigh", "high"),
-        ("Use /v1/responses or set reasoning_effort to none.", None, "none"),
-        ("Set reasoning_effort=none for tools.", "high", "none"),
-        ("reasoning_effort does not support none; supported values are low, medium and high", "none", "low"),
-        ("reasoning_effort must be one of [minimal|low|max]: this one is too high.", "xhigh", "max"),
-    ):
+    for message, effort, expected in TABLES["efforts"]:
         whole = f"Function tools with reasoning_effort are not supported. {message}"
         refusal = failing(400, whole, param="reasoning_effort")
         endpoint.forget()
@@ -269,23 +251,12 @@ def test_thinking_has_an_allowance_until_an_answer_shows_that_there_is_none(endp
 
 
 def test_thinking_once_seen_keeps_its_allowance() -> None:
-    pieces = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Yes."}]
-    for reply in (
-        thinks(reasoning_content="Hm."),
-        thinks(reasoning="Hm."),
-        thinks(content=pieces),
-        answers("<think>Hm.</think>Yes."),
-        answers("thought\nHm.<unused95>Yes."),
-        answers("<|START_THINKING|>Hm.<|END_THINKING|>Yes."),
-        answers("<|channel|>analysis<|message|>Hm.<|channel|>final<|message|>Yes."),
-        answers("Yes.", usage=Usage(100, 500)),  # hidden, but counted
-        answers("", finish_reason="length"),
-    ):
-        with ChatEndpoint(sequence(answers("Yes."), reply, answers("Yes."))) as endpoint:
+    for name, row in TABLES["thinking"].items():
+        with ChatEndpoint(sequence(answers("Yes."), reply_of(row), answers("Yes."))) as endpoint:
             model = client(endpoint.base_url)
             for _ in range(4):
                 model.ask(BOUNDED)
-            assert [body[OLD] for body in bounds(endpoint)] == [9692, 1500, 9692, 9692], reply
+            assert [body[OLD] for body in bounds(endpoint)] == [9692, 1500, 9692, 9692], name
 
 
 def test_the_bound_has_the_name_that_the_endpoint_takes_or_none(endpoint: ChatEndpoint) -> None:
@@ -319,29 +290,10 @@ def test_a_bound_that_is_too_large_becomes_what_the_endpoint_names(endpoint: Cha
 
 
 def test_a_smaller_bound_is_read_from_complaints() -> None:
-    for message, refused, expected in (
-        (MODEL.lower(), 9692, 4096),
-        (f"integer above maximum value, expected a value <= 12288 for `{NEW}`, but got 32000", 32000, 12288),
-        (
-            "max_tokens: 50000 > 8192, which is the maximum allowed number of output tokens for m-3-20240620",
-            50000,
-            8192,
-        ),
-        ("input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000", 64000, 21041),
-        (
-            "'max_tokens' is too large: 9692. this model's maximum context length is 4096 tokens (9692 > 4096 - 12)",
-            9692,
-            None,
-        ),
-        (CONTEXT.lower(), 9692, None),
-    ):
+    for message, refused, expected in TABLES["bounds"]:
         assert is_about_bound(message), message
         assert OutputBound(ModelSettings()).smaller(message, refused) == expected, message
-    for message in (
-        f"unsupported parameter: '{OLD}' is not supported with this model. use '{NEW}' instead.",
-        "prompt is too long: 208310 tokens > 200000 maximum",
-        f"unrecognized request argument supplied: {NEW}",
-    ):
+    for message in TABLES["no bounds"]:
         assert not is_about_bound(message), message
 
 

@@ -5,18 +5,17 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import pytest
-from model_client import KEY, PROMPT, REQUEST, WORDS, Client
+from model_client import KEY, PROMPT, REQUEST, WORDS, Client, reply_of
 from raw_server import RawServer
 from support import echo_provider
 from support.endpoint import ChatEndpoint
 from support.processes import PATIENCE_S, free_port, wait_until
-from support.replies import Behaviour, Reply, answers, cuts, failing, hangs, not_json, slow
+from support.replies import Reply, hangs, slow
+from tables import table
 
 from judges.calling.evaluation import evaluate
 from judges.core.decision import Question
@@ -29,31 +28,9 @@ from tracejudge import Trace
 PAIR = 'task = "nli"\nlabels = ["entailment", "neutral"]\nmax_tokens = 64\n'
 
 
-class Subject(NamedTuple):
-    """The settings of a model, the path below the server that its requests have, and a good reply."""
-
-    settings: Mapping[str, object]
-    path: str = ""
-    good: object = None
-
-
-LOCAL = {
-    "lexical": Subject({}),
-    "scripted": Subject({"script": "steps.jsonl"}),
-    "echo": Subject({"model": "echo-1"}),
-}
-REMOTE = {
-    "openai": Subject({"base_url": "/v1"}, "/v1/chat/completions", {"choices": [{"message": {"content": "yes"}}]}),
-    "anthropic": Subject({"base_url": ""}, "/v1/messages", {"content": [{"type": "text", "text": "yes"}]}),
-    "decisions": Subject(
-        {"base_url": "/v1"}, "/v1/decisions", {"answers": [{"type": "predicate", "name": "q1", "probability": 0.9}]}
-    ),
-    "classifier": Subject(
-        {"base_url": "/predict", "backend": "http", "path": "."},
-        "/predict",
-        [[{"label": "entailment", "score": 0.9}, {"label": "neutral", "score": 0.1}]],
-    ),
-}
+TABLES = table("providers")
+LOCAL, REMOTE = TABLES["local"], TABLES["remote"]
+"""The settings of each model; of a remote one also the path of its requests below the server, and a good reply."""
 ASKED = msgspec.structs.replace(
     REQUEST, questions=(Question("predicate", "It is so.", pair=(PROMPT, "It is so.")),), heuristic=lambda: "yes"
 )
@@ -79,14 +56,19 @@ def provider(request: pytest.FixtureRequest) -> str:
 
 
 def client(provider: str, root_url: str = "", **settings: object) -> Client:
-    fields = {"provider": provider, "model": "m", "timeout_s": PATIENCE_S, **{**LOCAL, **REMOTE}[provider].settings}
+    fields = {
+        "provider": provider,
+        "model": "m",
+        "timeout_s": PATIENCE_S,
+        **(LOCAL[provider] if provider in LOCAL else REMOTE[provider][0]),
+    }
     if provider in REMOTE:
         fields |= {"base_url": f"{root_url}{fields['base_url']}", "api_key_env": "KEY"}
     return Client(build(msgspec.convert({**fields, **settings}, ModelSettings), {"KEY": KEY}))
 
 
 def good(provider: str) -> Reply:
-    return Reply(raw=json.dumps(REMOTE[provider].good))
+    return Reply(raw=json.dumps(REMOTE[provider][2]))
 
 
 def test_every_provider_is_here() -> None:
@@ -111,34 +93,15 @@ def test_good_answers_are_read_many_at_a_time_and_the_key_is_in_a_header(provide
             assert PROMPT in json.dumps(call.body)
 
 
-UNAVAILABLE = "judge_unavailable"
-FAILING: Mapping[str, tuple[Behaviour, str, str]] = {
-    **{str(status): (failing(status, WORDS), "judge_rejected", f"HTTP {status}") for status in (401, 403, 404)},
-    **{
-        str(status): (failing(status, WORDS), UNAVAILABLE, f"HTTP {status}")
-        for status in (408, 500, 502, 503, 504, 529)
-    },
-    "413": (failing(413, WORDS), "input_too_long", "HTTP 413"),
-    "422": (failing(422, WORDS), "bad_request", "HTTP 422"),
-    "429": (failing(429, WORDS, retry_after=7), "rate_limited", "HTTP 429"),
-    "307": (answers(WORDS, status=307, headers={"Location": "http://127.0.0.1:9/"}), UNAVAILABLE, "HTTP 307"),
-    "a page with 502": (not_json(f"<html>{WORDS}</html>", status=502), UNAVAILABLE, "HTTP 502"),
-    "a page": (not_json(f"<html>{WORDS}</html>"), UNAVAILABLE, "text/html"),
-    "an empty reply": (Reply(raw=""), UNAVAILABLE, "reply"),
-    "other JSON": (Reply(raw='{"answer": 3}'), UNAVAILABLE, "reply"),
-    "half of its JSON": (Reply(raw='{"choices": [{"message": {"con'), UNAVAILABLE, "reply"),
-    "a reply without end": (not_json("x" * (4 << 20) + "x"), UNAVAILABLE, "the reply is longer than 4194304 bytes"),
-    "cut before the reply": (cuts(0, WORDS), UNAVAILABLE, "no connection to {}"),
-    "cut in the reply": (cuts(0.5, WORDS), UNAVAILABLE, "no connection to {}"),
-}
-
-
 def test_each_failure_of_an_endpoint_has_its_reason_and_no_secret(provider: str) -> None:
     with Endpoint() as server:
-        for name, (server.behaviour, reason, words) in FAILING.items():
+        endless = {"raw": "x" * (4 << 20) + "x", "content_type": "text/html"}
+        too_long = (endless, "judge_unavailable", "the reply is longer than 4194304 bytes")
+        for name, (row, reason, words) in {**TABLES["failing"], "a reply without end": too_long}.items():
+            server.behaviour = reply_of(row)
             failure = client(provider, server.root_url).fails(ASKED)
             assert failure.reason == reason, name
-            assert words.format(f"{server.root_url}{REMOTE[provider].path}") in str(failure), name
+            assert words.format(f"{server.root_url}{REMOTE[provider][1]}") in str(failure), name
             assert failure.retry_after_s == (7 if name == "429" else None), name
 
 
@@ -146,7 +109,7 @@ def test_an_endpoint_that_refuses_connections_may_come_back(provider: str) -> No
     port = free_port()
     model = client(provider, f"http://127.0.0.1:{port}")
     failure = model.fails(ASKED)
-    where = f"http://127.0.0.1:{port}{REMOTE[provider].path}"
+    where = f"http://127.0.0.1:{port}{REMOTE[provider][1]}"
     assert (failure.reason, str(failure)) == ("judge_unavailable", f"no connection to {where} (ConnectionRefusedError)")
     with Endpoint(good(provider), port=port):
         assert model.ask(ASKED)

@@ -24,29 +24,12 @@ from judges.custom.template_file import Part, TemplateFile
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
-from tracejudge import Document, Trace
-from tracejudge import Message as Said
+from tracejudge import Trace
 
 TABLES = table("templates")
 AS_FACTS = {"answer": {"as": "facts_grounding"}}
 INLINE = {"fill": "inline", "answer": {"form": "template"}}
-FULL = Trace(
-    trace_id="4bf92f3577b34da6a3ce929d0e0e4736",
-    service="support-bot",
-    messages=[Said("user", "Hello."), Said("assistant", "Hello!")],
-    input="How long is the warranty?",
-    output="Two years.",
-    context=["A warranty of two years.", " ", Document("Shops open at nine.", id="hours")],
-    expected_response="It is two years.",
-    guidelines=["Be brief.", "Be kind.\nAlways."],
-)
-KEYED = Trace(
-    trace_id="1",
-    service="s",
-    input="How long is the warranty?",
-    output="Two years. Ask the shop.",
-    context=["A warranty runs for two years. It begins with the sale.", "Shops open at nine."],
-)
+FULL, KEYED = (msgspec.convert(TABLES["traces"][name], Trace) for name in ("full", "keyed"))
 
 
 def run(judge: Judge, *answers: object, trace: Trace = FULL) -> Assessment:
@@ -168,12 +151,7 @@ def test_needs_and_cuts_follow_from_the_variables() -> None:
 
 # --- answers ---
 
-SUPPORTED = {
-    "sentence": "Two years.",
-    "label": "supported",
-    "rationale": "So it says.",
-    "excerpt": "A warranty of two years.",
-}
+SUPPORTED = TABLES["supported"]["facts"]
 INVENTED = {**SUPPORTED, "excerpt": "Ten years are what you get."}
 
 
