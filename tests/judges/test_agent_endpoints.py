@@ -136,50 +136,45 @@ def statuses(endpoint: ChatEndpoint) -> list[int | None]:
     return [call.status for call in endpoint.calls]
 
 
-def test_two_rounds_the_last_call_and_a_repair_are_in_form(endpoint: ChatEndpoint) -> None:
-    for behaviour in (
-        *map(demanding, (after_tools, with_thoughts, with_signatures, with_details)),
-        demanding(after_tools, with_pieces, then=in_pieces),
-    ):
-        assessment = explored(endpoint, behaviour)
-        assert (assessment.outcome, assessment.note, statuses(endpoint)) == ("scored", None, [200] * 4)
+class TestMessages:
+    def test_two_rounds_the_last_call_and_a_repair_are_in_form(self, endpoint: ChatEndpoint) -> None:
+        for behaviour in (
+            *map(demanding, (after_tools, with_thoughts, with_signatures, with_details)),
+            demanding(after_tools, with_pieces, then=in_pieces),
+        ):
+            assessment = explored(endpoint, behaviour)
+            assert (assessment.outcome, assessment.note, statuses(endpoint)) == ("scored", None, [200] * 4)
 
+    def test_a_model_that_is_told_to_read_first_gets_messages_in_form(self, endpoint: ChatEndpoint) -> None:
+        calls_second = sequence(yes_no(), says(content=None, tool_calls=[used(1)]), yes_no())
+        assert explored(endpoint, demanding(after_tools, then=calls_second)).outcome == "scored"
 
-def test_a_model_that_is_told_to_read_first_gets_messages_in_form(endpoint: ChatEndpoint) -> None:
-    calls_second = sequence(yes_no(), says(content=None, tool_calls=[used(1)]), yes_no())
-    assert explored(endpoint, demanding(after_tools, then=calls_second)).outcome == "scored"
+    def test_a_server_that_takes_no_thoughts_gets_none_from_then_on(self, endpoint: ChatEndpoint) -> None:
+        assert explored(endpoint, demanding(without_thoughts)).outcome == "scored"
+        assert statuses(endpoint) == [200, 400, 200, 200, 200]
+        assert all("response_format" in call.body for call in endpoint.calls[-2:])
 
+    def test_a_server_that_misses_thoughts_is_not_taken_for_one_that_refuses_them(self, endpoint: ChatEndpoint) -> None:
+        complaint = failing(400, "Missing `reasoning_content` field in the assistant message at message index 2.")
+        endpoint.behaviour = lambda call: complaint if len(call.body["messages"]) > 2 else thinking(call)
+        client = openai(endpoint.base_url)
+        assert client.judge(exploring(LIMITS), TRACE).reason == "bad_request"
+        endpoint.forget()
+        endpoint.behaviour = demanding(with_thoughts)
+        assert client.judge(exploring(LIMITS), TRACE).outcome == "scored"
 
-def test_a_server_that_takes_no_thoughts_gets_none_from_then_on(endpoint: ChatEndpoint) -> None:
-    assert explored(endpoint, demanding(without_thoughts)).outcome == "scored"
-    assert statuses(endpoint) == [200, 400, 200, 200, 200]
-    assert all("response_format" in call.body for call in endpoint.calls[-2:])
+    def test_thoughts_are_kept_up_to_a_size_and_only_for_judges_with_tools(self, endpoint: ChatEndpoint) -> None:
+        for chars in (200_000, 300_000):
+            long = says(content=None, tool_calls=[used(1)], reasoning_content="x" * chars)
+            assert explored(endpoint, sequence(long, yes_no())).outcome == "scored"
+            ((_, sent),) = answers_of(endpoint.calls[-1].body["messages"])
+            assert ("reasoning_content" in sent) == (chars == 200_000)
+        endpoint.behaviour = lambda call: says(
+            content=YES if len(call.body["messages"]) > 2 else UNREADABLE, reasoning_content="?"
+        )
+        assert openai(endpoint.base_url).judge(catalogue()["groundedness"], TRACE).outcome == "scored"
+        assert not any("reasoning_content" in message for message in endpoint.calls[-1].body["messages"])
 
-
-def test_a_server_that_misses_thoughts_is_not_taken_for_one_that_refuses_them(endpoint: ChatEndpoint) -> None:
-    complaint = failing(400, "Missing `reasoning_content` field in the assistant message at message index 2.")
-    endpoint.behaviour = lambda call: complaint if len(call.body["messages"]) > 2 else thinking(call)
-    client = openai(endpoint.base_url)
-    assert client.judge(exploring(LIMITS), TRACE).reason == "bad_request"
-    endpoint.forget()
-    endpoint.behaviour = demanding(with_thoughts)
-    assert client.judge(exploring(LIMITS), TRACE).outcome == "scored"
-
-
-def test_thoughts_are_kept_up_to_a_size_and_only_for_judges_with_tools(endpoint: ChatEndpoint) -> None:
-    for chars in (200_000, 300_000):
-        long = says(content=None, tool_calls=[used(1)], reasoning_content="x" * chars)
-        assert explored(endpoint, sequence(long, yes_no())).outcome == "scored"
-        ((_, sent),) = answers_of(endpoint.calls[-1].body["messages"])
-        assert ("reasoning_content" in sent) == (chars == 200_000)
-    endpoint.behaviour = lambda call: says(
-        content=YES if len(call.body["messages"]) > 2 else UNREADABLE, reasoning_content="?"
-    )
-    assert openai(endpoint.base_url).judge(catalogue()["groundedness"], TRACE).outcome == "scored"
-    assert not any("reasoning_content" in message for message in endpoint.calls[-1].body["messages"])
-
-
-# --- what Anthropic's models think ---
 
 THOUGHT = {"type": "thinking", "thinking": "Where to look?", "signature": "Eo8B+/=="}
 HIDDEN = {"type": "redacted_thinking", "data": "EmwK"}
@@ -187,30 +182,32 @@ USE = {"type": "tool_use", "id": "t1", "name": "read", "input": {"a": 1}}
 WORD = {"type": "text", "text": "I look."}
 
 
-def test_blocks_come_back_in_their_place() -> None:
-    other, unreadable = {**USE, "id": "t2"}, [THOUGHT, {"type": "text", "text": UNREADABLE}]
-    for blocks, steps, place in (
-        ([THOUGHT, WORD, USE], [], 1),
-        ([THOUGHT, HIDDEN, USE, other], [], 1),
-        ([WORD, THOUGHT, USE, HIDDEN, other], [], 1),
-        (unreadable, [says_blocks(USE, stop_reason="tool_use"), says_blocks(*unreadable)], -2),
-    ):
-        order = sequence(*(steps or [says_blocks(*blocks, stop_reason="tool_use")]), yes_no())
-        with MessagesEndpoint(order) as messages:
+class TestBlocks:
+    def test_blocks_come_back_in_their_place(self) -> None:
+        other, unreadable = {**USE, "id": "t2"}, [THOUGHT, {"type": "text", "text": UNREADABLE}]
+        for blocks, steps, place in (
+            ([THOUGHT, WORD, USE], [], 1),
+            ([THOUGHT, HIDDEN, USE, other], [], 1),
+            ([WORD, THOUGHT, USE, HIDDEN, other], [], 1),
+            (unreadable, [says_blocks(USE, stop_reason="tool_use"), says_blocks(*unreadable)], -2),
+        ):
+            order = sequence(*(steps or [says_blocks(*blocks, stop_reason="tool_use")]), yes_no())
+            with MessagesEndpoint(order) as messages:
+                assert anthropic(messages.base_url).judge(exploring(LIMITS), TRACE).outcome == "scored"
+                sent = messages.calls[-1].body["messages"][place]
+                assert sent == {"role": "assistant", "content": blocks}
+
+    def test_the_newest_results_are_marked_for_caching_while_more_may_be_asked(self) -> None:
+        def uses(call: Call) -> Behaviour:
+            pair = ({**USE, "id": f"{name}{call.index}"} for name in "tu")
+            return yes_no() if "output_config" in call.body else says_blocks(*pair, stop_reason="tool_use")
+
+        with MessagesEndpoint(uses) as messages:
             assert anthropic(messages.base_url).judge(exploring(LIMITS), TRACE).outcome == "scored"
-            sent = messages.calls[-1].body["messages"][place]
-            assert sent == {"role": "assistant", "content": blocks}
-
-
-def test_the_newest_results_are_marked_for_caching_while_more_may_be_asked() -> None:
-    def uses(call: Call) -> Behaviour:
-        pair = ({**USE, "id": f"{name}{call.index}"} for name in "tu")
-        return yes_no() if "output_config" in call.body else says_blocks(*pair, stop_reason="tool_use")
-
-    with MessagesEndpoint(uses) as messages:
-        assert anthropic(messages.base_url).judge(exploring(LIMITS), TRACE).outcome == "scored"
-        contents = [[message["content"] for message in call.body["messages"]] for call in messages.calls]
-        blocks = [[block for content in each if isinstance(content, list) for block in content] for each in contents]
-        marked = [[block["tool_use_id"] for block in each if "cache_control" in block] for each in blocks]
-        assert marked == [[], ["u0"], []]
-        assert all("cache_control" in call.body["system"][-1] for call in messages.calls)
+            contents = [[message["content"] for message in call.body["messages"]] for call in messages.calls]
+            blocks = [
+                [block for content in each if isinstance(content, list) for block in content] for each in contents
+            ]
+            marked = [[block["tool_use_id"] for block in each if "cache_control" in block] for each in blocks]
+            assert marked == [[], ["u0"], []]
+            assert all("cache_control" in call.body["system"][-1] for call in messages.calls)

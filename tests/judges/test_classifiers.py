@@ -136,154 +136,141 @@ def refusal(folder: Path, **fields: object) -> str:
     return str(caught.value)
 
 
-# --- in the worker ---
+class TestOnnx:
+    def test_the_label_of_support_of_each_task_is_read(self, tmp_path: Path) -> None:
+        pair = write_folder(tmp_path / "pair")
+        assert probability(pair, "w1 confirmed", "w2") == pytest.approx(logistic(2))
+        assert probability(pair, "w1", "w2") == pytest.approx(logistic(-2))
+        nli = write_folder(tmp_path / "nli", NLI, model(3, 1))
+        assert probability(nli, "confirmed", "w2") == pytest.approx(math.exp(2) / (math.exp(2) + 2))
+        single = write_folder(tmp_path / "single", SINGLE, model(1, 0))
+        assert probability(single, "confirmed", "w2") == pytest.approx(logistic(2))
+        # HHEM is exported with results for each token, and classifies by the first, here [CLS].
+        first = write_folder(tmp_path / "first", PAIR, model(2, 1, by_token=True))
+        assert probability(first, "confirmed", "w2") == pytest.approx(0.5)
+        # The least supported token of the claim alone.
+        token = write_folder(tmp_path / "token", EACH_WORD, model(2, 0, by_token=True))
+        assert probability(token, "wrong wrong", "w1 confirmed") == pytest.approx(0.5)
+        assert probability(token, "confirmed", "confirmed wrong w1") == pytest.approx(logistic(-8))
 
+    def test_long_evidence_is_divided_and_its_best_chunk_counts_and_claims_where_asked(self, tmp_path: Path) -> None:
+        folder = write_folder(tmp_path / "pair")
+        for evidence in (f"{LONG} confirmed", f"confirmed {LONG}", f"{LONG} confirmed {LONG}"):
+            # One chunk with the word: in two that overlap, each has it once.
+            assert probability(folder, evidence, "w1") == pytest.approx(logistic(2)), evidence[:20]
+        assert probability(folder, LONG, "w1") == pytest.approx(logistic(-2))
+        response = opened(folder).ask(asked((LONG, "w1")))
+        assert (response.input_tokens > 200, response.model) == (True, "tiny")
+        claim = "The w1 is confirmed confirmed. The w2 is wrong."
+        assert probability(folder, "w3", claim) == pytest.approx(logistic(-2))
+        divided = write_folder(tmp_path / "divided", f"{PAIR}sentences = true\n")
+        assert probability(divided, "w3", claim) == pytest.approx(logistic(-10)), "the least sentence"
 
-def test_the_label_of_support_of_each_task_is_read(tmp_path: Path) -> None:
-    pair = write_folder(tmp_path / "pair")
-    assert probability(pair, "w1 confirmed", "w2") == pytest.approx(logistic(2))
-    assert probability(pair, "w1", "w2") == pytest.approx(logistic(-2))
-    nli = write_folder(tmp_path / "nli", NLI, model(3, 1))
-    assert probability(nli, "confirmed", "w2") == pytest.approx(math.exp(2) / (math.exp(2) + 2))
-    single = write_folder(tmp_path / "single", SINGLE, model(1, 0))
-    assert probability(single, "confirmed", "w2") == pytest.approx(logistic(2))
-    # HHEM is exported with results for each token, and classifies by the first, here [CLS].
-    first = write_folder(tmp_path / "first", PAIR, model(2, 1, by_token=True))
-    assert probability(first, "confirmed", "w2") == pytest.approx(0.5)
-    # The least supported token of the claim alone.
-    token = write_folder(tmp_path / "token", EACH_WORD, model(2, 0, by_token=True))
-    assert probability(token, "wrong wrong", "w1 confirmed") == pytest.approx(0.5)
-    assert probability(token, "confirmed", "confirmed wrong w1") == pytest.approx(logistic(-8))
+    def test_many_questions_and_requests_are_answered_in_order(self, tmp_path: Path) -> None:
+        folder = write_folder(tmp_path / "pair")
+        evidence = [f"{'w1 ' * (number % 7)}{'confirmed' if number % 3 == 0 else 'w2'}" for number in range(100)]
+        response = opened(folder).ask(asked(*((each, "w1") for each in evidence)))
+        expected = [logistic(2) if number % 3 == 0 else logistic(-2) for number in range(100)]
+        assert [each.probability for each in response.decisions] == pytest.approx(expected)
+        responses = opened(folder).ask_often(20, asked(("confirmed", "w2")))
+        assert {round(each.decisions[0].probability, 6) for each in responses} == {round(logistic(2), 6)}
 
+    def test_a_template_is_filled_in_one_pass_and_special_tokens_of_the_material_are_none(self, tmp_path: Path) -> None:
+        text = f'{PAIR}text = "{{evidence}} [SEP] confirmed {{claim}}"\n'
+        folder = write_folder(tmp_path / "pair", text)
+        assert probability(folder, "{claim} w1", "w2") == pytest.approx(logistic(2))
+        # A planted [CLS] would lower the probability.
+        assert probability(folder, "[CLS] [CLS] w1", "w2") == pytest.approx(logistic(2))
 
-def test_long_evidence_is_divided_and_its_best_chunk_counts_and_claims_where_asked(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "pair")
-    for evidence in (f"{LONG} confirmed", f"confirmed {LONG}", f"{LONG} confirmed {LONG}"):
-        # One chunk with the word: in two that overlap, each has it once.
-        assert probability(folder, evidence, "w1") == pytest.approx(logistic(2)), evidence[:20]
-    assert probability(folder, LONG, "w1") == pytest.approx(logistic(-2))
-    response = opened(folder).ask(asked((LONG, "w1")))
-    assert (response.input_tokens > 200, response.model) == (True, "tiny")
-    claim = "The w1 is confirmed confirmed. The w2 is wrong."
-    assert probability(folder, "w3", claim) == pytest.approx(logistic(-2))
-    divided = write_folder(tmp_path / "divided", f"{PAIR}sentences = true\n")
-    assert probability(divided, "w3", claim) == pytest.approx(logistic(-10)), "the least sentence"
+    def test_what_cannot_be_answered_is_unusable_or_refused(self, tmp_path: Path) -> None:
+        client = opened(write_folder(tmp_path / "pair"))
+        response = client.ask(asked(("w1 broken", "w2"), (f"broken {LONG} confirmed", "w2"), ("w1", "w2")))
+        assert [each.problem for each in response.decisions] == ["out_of_range", "out_of_range", None]
+        assert opened(tmp_path / "pair").fails(asked(None)).reason == "bad_request"
+        assert decides(client.model.settings)
+        too_long = opened(tmp_path / "pair").fails(asked((LONG, LONG)))
+        assert (too_long.reason, "no room for evidence" in str(too_long)) == ("input_too_long", True)
 
+    def test_the_event_loop_goes_on_and_a_request_out_of_time_ends(self, tmp_path: Path) -> None:
+        client = opened(write_folder(tmp_path / "pair"), timeout_s=0.2)
+        entered, release = threading.Event(), threading.Event()
+        seen: list[bool] = []
 
-def test_many_questions_and_requests_are_answered_in_order(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "pair")
-    evidence = [f"{'w1 ' * (number % 7)}{'confirmed' if number % 3 == 0 else 'w2'}" for number in range(100)]
-    response = opened(folder).ask(asked(*((each, "w1") for each in evidence)))
-    expected = [logistic(2) if number % 3 == 0 else logistic(-2) for number in range(100)]
-    assert [each.probability for each in response.decisions] == pytest.approx(expected)
-    responses = opened(folder).ask_often(20, asked(("confirmed", "w2")))
-    assert {round(each.decisions[0].probability, 6) for each in responses} == {round(logistic(2), 6)}
+        def blocked(_questions: object, is_cancelled: Callable[[], bool]) -> None:
+            entered.set()
+            release.wait(10)
+            seen.append(is_cancelled())
+            raise RuntimeError("late")
 
+        client.model._classifier.answer = blocked  # no model of a few words takes so long
+        started = time.monotonic()
+        assert client.fails(asked(("w1", "w2"))).reason == "timeout"
+        assert entered.is_set()
+        assert time.monotonic() - started < 5
+        release.set()
+        client.model._thread.shutdown()  # to see what the abandoned thread was told
+        assert seen == [True]
 
-def test_a_template_is_filled_in_one_pass_and_special_tokens_of_the_material_are_none(tmp_path: Path) -> None:
-    text = f'{PAIR}text = "{{evidence}} [SEP] confirmed {{claim}}"\n'
-    folder = write_folder(tmp_path / "pair", text)
-    assert probability(folder, "{claim} w1", "w2") == pytest.approx(logistic(2))
-    # A planted [CLS] would lower the probability.
-    assert probability(folder, "[CLS] [CLS] w1", "w2") == pytest.approx(logistic(2))
+    def test_missing_and_broken_files_of_a_folder_are_named(self, tmp_path: Path) -> None:
+        for name in ("judge.toml", "model.onnx", "tokenizer.json"):
+            folder = write_folder(tmp_path / name)
+            (folder / name).unlink()
+            assert f"path: {folder} has no {name}; " in refusal(folder)
+        assert "is not a folder; name the folder that holds judge.toml" in refusal(tmp_path / "none")
+        folder = write_folder(tmp_path / "whole")
+        (folder / "model.onnx").write_bytes(b"none")
+        assert f"{folder / 'model.onnx'} cannot be loaded" in refusal(folder)
+        (folder / "tokenizer.json").write_text("{}")
+        assert f"{folder / 'tokenizer.json'} cannot be read" in refusal(folder)
+        message = refusal(write_folder(tmp_path / "other", config='{"id2label": {"1": "no", "0": "yes"}}'))
+        assert message.endswith("labels: are not the model's; write them as in config.json: yes, no")
+        opened(write_folder(tmp_path / "right", config='{"id2label": {"0": "no", "1": "yes"}}'))
+        made = model(2, 1, inputs=("input_ids", "attention_mask", "decoder_input_ids"))
+        message = refusal(write_folder(tmp_path / "decoder", PAIR, made))
+        assert "needs the input decoder_input_ids; export the model for classification" in message
 
+    @each_case(("description", "words"), TABLES["descriptions"])
+    def test_a_description_that_cannot_serve_is_refused(self, tmp_path: Path, description: str, words: str) -> None:
+        folder = write_folder(tmp_path / "whole", description)
+        assert words in (message := refusal(folder)), message
+        assert str(folder / "judge.toml") in message
 
-def test_what_cannot_be_answered_is_unusable_or_refused(tmp_path: Path) -> None:
-    client = opened(write_folder(tmp_path / "pair"))
-    response = client.ask(asked(("w1 broken", "w2"), (f"broken {LONG} confirmed", "w2"), ("w1", "w2")))
-    assert [each.problem for each in response.decisions] == ["out_of_range", "out_of_range", None]
-    assert opened(tmp_path / "pair").fails(asked(None)).reason == "bad_request"
-    assert decides(client.model.settings)
-    too_long = opened(tmp_path / "pair").fails(asked((LONG, LONG)))
-    assert (too_long.reason, "no room for evidence" in str(too_long)) == ("input_too_long", True)
+    def test_settings_that_cannot_serve_are_refused(self, tmp_path: Path) -> None:
+        for fields, words in TABLES["settings"]:
+            assert words in refusal(tmp_path, **fields), words
+        token = TWO.replace("nli", "token") + 'support = "neutral"\n'
+        for description, path, words in (
+            (TWO, "/v1", "base_url: must be the address of the requests; end it with /predict"),
+            (TWO, "/classify", "/classify reads single texts, and judge.toml describes pairs"),
+            (token, "/predict", "goes with the backend onnx alone"),
+        ):
+            (tmp_path / "judge.toml").write_text(description)
+            assert words in refusal(tmp_path, backend="http", base_url=f"http://h{path}"), words
 
+    def test_doctor_loads_the_folder_and_asks_and_a_judge_is_scored(self, tmp_path: Path) -> None:
+        def score(_trace: Trace, answered: Any, calibrations: dict[str, Calibration]) -> Reading:
+            decision: Decision = answered[0].answer[0]
+            passed = calibrations.get("groundedness", Calibration()).passes(decision.probability)
+            return Reading((Score("groundedness", float(passed), passed=passed, probability=decision.probability),))
 
-def test_the_event_loop_goes_on_and_a_request_out_of_time_ends(tmp_path: Path) -> None:
-    client = opened(write_folder(tmp_path / "pair"), timeout_s=0.2)
-    entered, release = threading.Event(), threading.Event()
-    seen: list[bool] = []
+        def prompts(trace: Trace) -> tuple[Prompt, ...]:
+            pair = (str(trace.context[0]), trace.output)
+            return (Prompt("", (), questions=(Question("predicate", "It is supported.", pair=pair),)),)
 
-    def blocked(_questions: object, is_cancelled: Callable[[], bool]) -> None:
-        entered.set()
-        release.wait(10)
-        seen.append(is_cancelled())
-        raise RuntimeError("late")
+        form = DecisionForm(prompts, ("",), score, "1", has_pairs=True)
+        judge: Judge = replace(catalogue()["groundedness"], decision_form=form).for_decisions({})
+        folder = write_folder(tmp_path / "whole")
+        for context, passed in (("w1 confirmed", True), ("w1", False)):
+            trace = Trace(trace_id="t", service="s", name="t", input="w2", output="w3", context=[context])
+            assessment = opened(folder).judge(judge, trace)
+            assert (assessment.outcome, assessment.scores[0].passed) == ("scored", passed), assessment
+            assert assessment.calls[0].input_tokens == len(context.split()) + 4
+        for look in (endpoint, ask):
+            assert [check.result for check in look("tiny", settings(folder), {})] == ["ok"]
+        (folder / "model.onnx").unlink()
+        (check,) = endpoint("tiny", settings(folder), {})
+        assert (check.result, "has no model.onnx" in f"{check.what} {check.fix}") == ("broken", True)
 
-    client.model._classifier.answer = blocked  # no model of a few words takes so long
-    started = time.monotonic()
-    assert client.fails(asked(("w1", "w2"))).reason == "timeout"
-    assert entered.is_set()
-    assert time.monotonic() - started < 5
-    release.set()
-    client.model._thread.shutdown()  # to see what the abandoned thread was told
-    assert seen == [True]
-
-
-def test_missing_and_broken_files_of_a_folder_are_named(tmp_path: Path) -> None:
-    for name in ("judge.toml", "model.onnx", "tokenizer.json"):
-        folder = write_folder(tmp_path / name)
-        (folder / name).unlink()
-        assert f"path: {folder} has no {name}; " in refusal(folder)
-    assert "is not a folder; name the folder that holds judge.toml" in refusal(tmp_path / "none")
-    folder = write_folder(tmp_path / "whole")
-    (folder / "model.onnx").write_bytes(b"none")
-    assert f"{folder / 'model.onnx'} cannot be loaded" in refusal(folder)
-    (folder / "tokenizer.json").write_text("{}")
-    assert f"{folder / 'tokenizer.json'} cannot be read" in refusal(folder)
-    message = refusal(write_folder(tmp_path / "other", config='{"id2label": {"1": "no", "0": "yes"}}'))
-    assert message.endswith("labels: are not the model's; write them as in config.json: yes, no")
-    opened(write_folder(tmp_path / "right", config='{"id2label": {"0": "no", "1": "yes"}}'))
-    made = model(2, 1, inputs=("input_ids", "attention_mask", "decoder_input_ids"))
-    message = refusal(write_folder(tmp_path / "decoder", PAIR, made))
-    assert "needs the input decoder_input_ids; export the model for classification" in message
-
-
-@each_case(("description", "words"), TABLES["descriptions"])
-def test_a_description_that_cannot_serve_is_refused(tmp_path: Path, description: str, words: str) -> None:
-    folder = write_folder(tmp_path / "whole", description)
-    assert words in (message := refusal(folder)), message
-    assert str(folder / "judge.toml") in message
-
-
-def test_settings_that_cannot_serve_are_refused(tmp_path: Path) -> None:
-    for fields, words in TABLES["settings"]:
-        assert words in refusal(tmp_path, **fields), words
-    token = TWO.replace("nli", "token") + 'support = "neutral"\n'
-    for description, path, words in (
-        (TWO, "/v1", "base_url: must be the address of the requests; end it with /predict"),
-        (TWO, "/classify", "/classify reads single texts, and judge.toml describes pairs"),
-        (token, "/predict", "goes with the backend onnx alone"),
-    ):
-        (tmp_path / "judge.toml").write_text(description)
-        assert words in refusal(tmp_path, backend="http", base_url=f"http://h{path}"), words
-
-
-def test_doctor_loads_the_folder_and_asks_and_a_judge_is_scored(tmp_path: Path) -> None:
-    def score(_trace: Trace, answered: Any, calibrations: dict[str, Calibration]) -> Reading:
-        decision: Decision = answered[0].answer[0]
-        passed = calibrations.get("groundedness", Calibration()).passes(decision.probability)
-        return Reading((Score("groundedness", float(passed), passed=passed, probability=decision.probability),))
-
-    def prompts(trace: Trace) -> tuple[Prompt, ...]:
-        pair = (str(trace.context[0]), trace.output)
-        return (Prompt("", (), questions=(Question("predicate", "It is supported.", pair=pair),)),)
-
-    form = DecisionForm(prompts, ("",), score, "1", has_pairs=True)
-    judge: Judge = replace(catalogue()["groundedness"], decision_form=form).for_decisions({})
-    folder = write_folder(tmp_path / "whole")
-    for context, passed in (("w1 confirmed", True), ("w1", False)):
-        trace = Trace(trace_id="t", service="s", name="t", input="w2", output="w3", context=[context])
-        assessment = opened(folder).judge(judge, trace)
-        assert (assessment.outcome, assessment.scores[0].passed) == ("scored", passed), assessment
-        assert assessment.calls[0].input_tokens == len(context.split()) + 4
-    for look in (endpoint, ask):
-        assert [check.result for check in look("tiny", settings(folder), {})] == ["ok"]
-    (folder / "model.onnx").unlink()
-    (check,) = endpoint("tiny", settings(folder), {})
-    assert (check.result, "has no model.onnx" in f"{check.what} {check.fix}") == ("broken", True)
-
-
-# --- behind servers: the two forms of requests, checked strictly ---
 
 FORMS = {"/predict": TWO, "/classify": TWO + 'text = "{evidence} / {claim}"\n'}
 Answering = Callable[[list[Any]], web.Response] | None
@@ -360,47 +347,6 @@ def failed(status: int, message: str, kind: str = "Validation") -> Answering:
     return lambda _: web.json_response({"error": message, "error_type": kind}, status=status)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_answers_come_in_order_with_long_evidence_in_chunks(tmp_path: Path, form: str) -> None:
-    pairs = [(("a word " * 40 * number) + ("yes" if number % 2 else "no"), "the claim") for number in range(8)]
-    with Server() as server:
-        response = server.client(tmp_path, form).ask(asked(*pairs))
-        assert [each.probability for each in response.decisions] == [0.9 if n % 2 else 0.2 for n in range(8)]
-        sent = [each for batch in server.batches for each in batch]
-        assert len(sent) > 32 >= max(map(len, server.batches))
-        assert (response.input_tokens, response.text) == (10 * len(sent), "")
-        assert max(sum(map(len, each)) if isinstance(each, list) else len(each) for each in sent) <= 64 * 3
-        if form == "/classify":
-            assert (response.response_id, response.model) == ("classify-1", "tiny-1")
-            assert all(each.endswith(" / the claim") for each in sent)
-
-
-def test_fewer_inputs_odd_counts_and_one_time_limit_for_all_requests_of_a_call(tmp_path: Path) -> None:
-    with Server() as server:
-        server.answer = failed(413, "batch size 20 > maximum allowed batch size 8")
-        response = server.client(tmp_path, "/predict").ask(numbered(20))
-        assert ([len(batch) for batch in server.batches], len(response.decisions)) == ([20, 8, 8, 4], 20)
-        server.batches.clear()
-        server.answer = lambda inputs: classified(inputs, "1,200")
-        response = server.client(tmp_path, "/classify").ask(numbered(40))
-        _, *others = map(len, server.batches)
-        assert (len(others) > 0, response.input_tokens, response.invalid) == (True, 10 * sum(others), ("usage",))
-        server.delay_s = 0.3
-        with pytest.raises(ModelTimeoutError, match=r"no answer within 0\.5 s"):
-            server.client(tmp_path, "/predict", timeout_s=0.5).ask(numbered(64))
-
-
-def test_doctor_reads_the_list_of_a_server_and_asks(tmp_path: Path) -> None:
-    with Server() as server:
-        for form in FORMS:
-            fields = server.settings(tmp_path, form)
-            for look in (endpoint, ask):
-                assert [check.result for check in look("tiny", fields, {"KEY": KEY})] == ["ok"]
-        (tmp_path / "judge.toml").unlink()
-        (check,) = endpoint("tiny", fields, {"KEY": KEY})
-        assert (check.result, "has no judge.toml" in f"{check.what} {check.fix}") == ("broken", True)
-
-
 LABELS = ("LABEL_0", "LABEL_1")
 FAILING: dict[str, list[tuple[Answering, str, str]]] = {
     "/predict": [
@@ -423,21 +369,59 @@ FAILING: dict[str, list[tuple[Answering, str, str]]] = {
 }
 
 
-def test_each_failure_of_a_server_has_its_reason(tmp_path: Path) -> None:
-    for form, cases in FAILING.items():
-        for answer, reason, words in (*cases, *((failed(*row), *rest) for row, *rest in TABLES["failed"][form])):
-            with Server() as server:
-                server.answer = answer
-                error: ModelError = server.client(tmp_path, form).fails(asked(("e", "c")))
-            assert (error.reason, words in str(error)) == (reason, True), error
-            assert KEY not in f"{error} {error.message}"
+class TestServers:
+    @pytest.mark.parametrize("form", FORMS)
+    def test_answers_come_in_order_with_long_evidence_in_chunks(self, tmp_path: Path, form: str) -> None:
+        pairs = [(("a word " * 40 * number) + ("yes" if number % 2 else "no"), "the claim") for number in range(8)]
+        with Server() as server:
+            response = server.client(tmp_path, form).ask(asked(*pairs))
+            assert [each.probability for each in response.decisions] == [0.9 if n % 2 else 0.2 for n in range(8)]
+            sent = [each for batch in server.batches for each in batch]
+            assert len(sent) > 32 >= max(map(len, server.batches))
+            assert (response.input_tokens, response.text) == (10 * len(sent), "")
+            assert max(sum(map(len, each)) if isinstance(each, list) else len(each) for each in sent) <= 64 * 3
+            if form == "/classify":
+                assert (response.response_id, response.model) == ("classify-1", "tiny-1")
+                assert all(each.endswith(" / the claim") for each in sent)
 
+    def test_fewer_inputs_odd_counts_and_one_time_limit_for_all_requests_of_a_call(self, tmp_path: Path) -> None:
+        with Server() as server:
+            server.answer = failed(413, "batch size 20 > maximum allowed batch size 8")
+            response = server.client(tmp_path, "/predict").ask(numbered(20))
+            assert ([len(batch) for batch in server.batches], len(response.decisions)) == ([20, 8, 8, 4], 20)
+            server.batches.clear()
+            server.answer = lambda inputs: classified(inputs, "1,200")
+            response = server.client(tmp_path, "/classify").ask(numbered(40))
+            _, *others = map(len, server.batches)
+            assert (len(others) > 0, response.input_tokens, response.invalid) == (True, 10 * sum(others), ("usage",))
+            server.delay_s = 0.3
+            with pytest.raises(ModelTimeoutError, match=r"no answer within 0\.5 s"):
+                server.client(tmp_path, "/predict", timeout_s=0.5).ask(numbered(64))
 
-def test_a_score_that_is_no_probability_concerns_its_question_alone(tmp_path: Path) -> None:
-    with Server() as server:
-        for value in (1.7, -0.4, "0.5", None, math.nan, True):
-            server.answer = predictions(value, 0.75)
-            response = server.client(tmp_path, "/predict").ask(asked(("e", "c"), ("yes", "c")))
-            problem = "out_of_range" if value in (1.7, -0.4) else "invalid_answer"
-            assert [each.problem for each in response.decisions] == [problem, None], value
-            assert response.decisions[1].probability == 0.75
+    def test_doctor_reads_the_list_of_a_server_and_asks(self, tmp_path: Path) -> None:
+        with Server() as server:
+            for form in FORMS:
+                fields = server.settings(tmp_path, form)
+                for look in (endpoint, ask):
+                    assert [check.result for check in look("tiny", fields, {"KEY": KEY})] == ["ok"]
+            (tmp_path / "judge.toml").unlink()
+            (check,) = endpoint("tiny", fields, {"KEY": KEY})
+            assert (check.result, "has no judge.toml" in f"{check.what} {check.fix}") == ("broken", True)
+
+    def test_each_failure_of_a_server_has_its_reason(self, tmp_path: Path) -> None:
+        for form, cases in FAILING.items():
+            for answer, reason, words in (*cases, *((failed(*row), *rest) for row, *rest in TABLES["failed"][form])):
+                with Server() as server:
+                    server.answer = answer
+                    error: ModelError = server.client(tmp_path, form).fails(asked(("e", "c")))
+                assert (error.reason, words in str(error)) == (reason, True), error
+                assert KEY not in f"{error} {error.message}"
+
+    def test_a_score_that_is_no_probability_concerns_its_question_alone(self, tmp_path: Path) -> None:
+        with Server() as server:
+            for value in (1.7, -0.4, "0.5", None, math.nan, True):
+                server.answer = predictions(value, 0.75)
+                response = server.client(tmp_path, "/predict").ask(asked(("e", "c"), ("yes", "c")))
+                problem = "out_of_range" if value in (1.7, -0.4) else "invalid_answer"
+                assert [each.problem for each in response.decisions] == [problem, None], value
+                assert response.decisions[1].probability == 0.75

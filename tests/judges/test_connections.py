@@ -111,75 +111,6 @@ def replying(data: bytes, size: int, *, times: int = 1) -> Serve:
     return serve
 
 
-def test_a_reply_may_come_in_any_pieces_and_requests_share_a_connection() -> None:
-    for data, status, header, body in (
-        (PLAIN, 200, ("content-type", "application/json"), b"{}"),
-        (CHUNKED, 200, ("transfer-encoding", "chunked"), b'{"a": [1,2]}'),
-        (CONTINUED, 422, ("retry-after", "3"), b""),
-    ):
-        for size in (1, 7, len(data)):
-            served = posted(replying(data, size, times=2), posts=2)
-            for reply in served.replies:
-                assert isinstance(reply, Reply), (data, size, reply)
-                assert (reply.status, reply.headers[header[0]], reply.body) == (status, header[1], body), (data, size)
-            assert served.connections == 1, (data, size)
-
-
-def test_a_connection_is_not_used_again_where_the_end_of_a_reply_is_unsure() -> None:
-    for data in (
-        PLAIN + b"x",
-        PLAIN.replace(b"Content-Type: application/json", b"Connection: CLOSE"),
-        PLAIN.replace(b"Content-Type: application/json", b"Connection: close, te"),
-        PLAIN.replace(b"HTTP/1.1", b"HTTP/1.0"),
-    ):
-        served = posted(replying(data, len(data)), posts=2)
-        assert [type(reply) for reply in served.replies] == [Reply, Reply], (data, served)
-        assert served.connections == 2, data
-
-
-def test_a_reply_without_a_length_ends_with_the_connection() -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read(reader)
-        writer.write(b"HTTP/1.0 200 OK\r\n\r\n{}")
-
-    assert posted(serve).replies == [Reply(200, {}, b"{}")]
-
-
-def test_an_invalid_http_reply_is_refused() -> None:
-    for name, data in BROKEN.items():
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes = data) -> None:
-            await read(reader)
-            writer.write(data)
-
-        (failure,) = posted(serve).replies
-        is_endless = "without an end" in name
-        assert ("longer than" if is_endless else "(BrokenReplyError)") in failure, (name, failure)
-
-
-def test_a_connection_that_closed_is_not_used_again() -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read(reader)
-        writer.write(PLAIN)
-
-    served = posted(serve, posts=5, pause=True)
-    assert (served.replies, served.connections) == ([served.replies[0]] * 5, 5)
-
-
-def test_a_failure_ends_its_connection_alone() -> None:
-    async def closes(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        await read(reader)
-
-    async def hangs(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        await read(reader)
-        await reader.read()
-
-    for serve, timeout_s, failure in ((closes, PATIENCE_S, "BrokenReplyError"), (hangs, 0.05, "no answer within")):
-        served = posted(serve, timeout_s=timeout_s, posts=2)
-        assert served.connections == 2, serve
-        assert all(failure in str(reply) for reply in served.replies), (serve, served)
-
-
 async def through_a_proxy(*urls: str) -> tuple[list[Reply], list[bytes]]:
     """Post twice to each address; return the replies, and what the proxy was asked. It answers for `judge.invalid`."""
     heads: list[bytes] = []
@@ -224,24 +155,89 @@ async def through_a_proxy(*urls: str) -> tuple[list[Reply], list[bytes]]:
     return replies, heads
 
 
-def test_a_proxy_leads_to_http_and_https(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.path))
-    with RawServer(PLAIN, closes=False, tls=certificate.tls) as server:
-        # The proxy resolves the name, which leads nowhere here.
-        urls = (f"{server.base_url}/chat", "http://judge.invalid/v1/chat?a=b")
-        replies, (tunnel, *plain) = asyncio.run(through_a_proxy(*urls))
-        assert server.connections == 1
-    assert [reply.body for reply in replies] == [b"{}"] * 4
-    assert tunnel.startswith(b"CONNECT 127.0.0.1:")
-    assert b"k3y" not in tunnel, "the key is for the endpoint"
-    assert len(plain) == 2
-    for head in plain:
-        assert head.startswith(b"POST http://judge.invalid/v1/chat?a=b HTTP/1.1\r\nhost: judge.invalid\r\n")
-    for head in (tunnel, *plain):
-        assert b"\r\nproxy-authorization: Basic bWU6czNjcmV0\r\n" in head
+class TestHttp:
+    def test_a_reply_may_come_in_any_pieces_and_requests_share_a_connection(self) -> None:
+        for data, status, header, body in (
+            (PLAIN, 200, ("content-type", "application/json"), b"{}"),
+            (CHUNKED, 200, ("transfer-encoding", "chunked"), b'{"a": [1,2]}'),
+            (CONTINUED, 422, ("retry-after", "3"), b""),
+        ):
+            for size in (1, 7, len(data)):
+                served = posted(replying(data, size, times=2), posts=2)
+                for reply in served.replies:
+                    assert isinstance(reply, Reply), (data, size, reply)
+                    assert (reply.status, reply.headers[header[0]], reply.body) == (status, header[1], body), (
+                        data,
+                        size,
+                    )
+                assert served.connections == 1, (data, size)
 
+    def test_a_connection_is_not_used_again_where_the_end_of_a_reply_is_unsure(self) -> None:
+        for data in (
+            PLAIN + b"x",
+            PLAIN.replace(b"Content-Type: application/json", b"Connection: CLOSE"),
+            PLAIN.replace(b"Content-Type: application/json", b"Connection: close, te"),
+            PLAIN.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        ):
+            served = posted(replying(data, len(data)), posts=2)
+            assert [type(reply) for reply in served.replies] == [Reply, Reply], (data, served)
+            assert served.connections == 2, data
 
-# --- an endpoint by its client ---
+    def test_a_reply_without_a_length_ends_with_the_connection(self) -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read(reader)
+            writer.write(b"HTTP/1.0 200 OK\r\n\r\n{}")
+
+        assert posted(serve).replies == [Reply(200, {}, b"{}")]
+
+    def test_an_invalid_http_reply_is_refused(self) -> None:
+        for name, data in BROKEN.items():
+
+            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes = data) -> None:
+                await read(reader)
+                writer.write(data)
+
+            (failure,) = posted(serve).replies
+            is_endless = "without an end" in name
+            assert ("longer than" if is_endless else "(BrokenReplyError)") in failure, (name, failure)
+
+    def test_a_connection_that_closed_is_not_used_again(self) -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read(reader)
+            writer.write(PLAIN)
+
+        served = posted(serve, posts=5, pause=True)
+        assert (served.replies, served.connections) == ([served.replies[0]] * 5, 5)
+
+    def test_a_failure_ends_its_connection_alone(self) -> None:
+        async def closes(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+            await read(reader)
+
+        async def hangs(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+            await read(reader)
+            await reader.read()
+
+        for serve, timeout_s, failure in ((closes, PATIENCE_S, "BrokenReplyError"), (hangs, 0.05, "no answer within")):
+            served = posted(serve, timeout_s=timeout_s, posts=2)
+            assert served.connections == 2, serve
+            assert all(failure in str(reply) for reply in served.replies), (serve, served)
+
+    def test_a_proxy_leads_to_http_and_https(self, certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate.path))
+        with RawServer(PLAIN, closes=False, tls=certificate.tls) as server:
+            # The proxy resolves the name, which leads nowhere here.
+            urls = (f"{server.base_url}/chat", "http://judge.invalid/v1/chat?a=b")
+            replies, (tunnel, *plain) = asyncio.run(through_a_proxy(*urls))
+            assert server.connections == 1
+        assert [reply.body for reply in replies] == [b"{}"] * 4
+        assert tunnel.startswith(b"CONNECT 127.0.0.1:")
+        assert b"k3y" not in tunnel, "the key is for the endpoint"
+        assert len(plain) == 2
+        for head in plain:
+            assert head.startswith(b"POST http://judge.invalid/v1/chat?a=b HTTP/1.1\r\nhost: judge.invalid\r\n")
+        for head in (tunnel, *plain):
+            assert b"\r\nproxy-authorization: Basic bWU6czNjcmV0\r\n" in head
+
 
 COMPLETION = json.dumps({"choices": [{"message": {"content": "yes"}}]}).encode()
 
@@ -253,119 +249,97 @@ def packed(body: bytes, *, says_length: bool = True) -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n" + length + b"\r\n" + small
 
 
-def test_errors_name_the_address_without_login_and_query(endpoint: ChatEndpoint) -> None:
-    whole, address = f"{endpoint.base_url}?key=k3y", f"{endpoint.base_url}/chat/completions"
-    endpoint.behaviour = failing(404, "no such path")
-    assert str(client(whole).fails()).startswith(f"HTTP 404 from {address}; check base_url and model")
-    endpoint.behaviour = cuts(0, WORDS)
-    assert str(client(whole).fails()).startswith(f"no connection to {address} (")
-    assert HttpEndpoint("http://user:s3cret@host:1/v1?key=k3y", {}, ModelSettings()).address == "http://host:1/v1"
+class TestClient:
+    def test_errors_name_the_address_without_login_and_query(self, endpoint: ChatEndpoint) -> None:
+        whole, address = f"{endpoint.base_url}?key=k3y", f"{endpoint.base_url}/chat/completions"
+        endpoint.behaviour = failing(404, "no such path")
+        assert str(client(whole).fails()).startswith(f"HTTP 404 from {address}; check base_url and model")
+        endpoint.behaviour = cuts(0, WORDS)
+        assert str(client(whole).fails()).startswith(f"no connection to {address} (")
+        assert HttpEndpoint("http://user:s3cret@host:1/v1?key=k3y", {}, ModelSettings()).address == "http://host:1/v1"
 
+    def test_a_packed_reply_is_read_up_to_a_size(self) -> None:
+        for says_length in (True, False):
+            with RawServer(packed(COMPLETION, says_length=says_length)) as server:
+                assert client(server.base_url).ask().text == "yes"
+        with RawServer(packed(b" " * (16 << 20))) as server:
+            failure = client(server.base_url).fails()
+        assert (type(failure), str(failure)) == (ModelUnavailableError, "the reply is longer than 4194304 bytes")
 
-def test_a_packed_reply_is_read_up_to_a_size() -> None:
-    for says_length in (True, False):
-        with RawServer(packed(COMPLETION, says_length=says_length)) as server:
+    def test_no_cookies_are_kept(self, endpoint: ChatEndpoint) -> None:
+        """What one request brought back is none of the next one's business."""
+
+        async def ask_twice() -> None:
+            # By name: a jar may take no cookies from addresses, and would pass here.
+            model = client(f"http://localhost:{endpoint.port}/v1").model
+            for _ in range(2):
+                await model.complete(REQUEST)
+            await model.aclose()
+
+        endpoint.behaviour = answers("yes", headers={"Set-Cookie": "who=me"})
+        asyncio.run(ask_twice())
+        assert [call.headers.get("cookie") for call in endpoint.calls] == [None, None]
+
+    def test_certificates_are_loaded_for_https_only_and_must_be_vouched_for(
+        self, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for urls, loaded in (
+            (("http://judge/v1", None), False),
+            (("https://judge/v1", None), True),
+            (("http://judge/v1", "https://proxy"), True),
+        ):
+            context = tls_context(*urls)
+            assert context.verify_mode is ssl.CERT_REQUIRED, urls
+            assert bool(context.cert_store_stats()["x509_ca"]) is loaded, urls
+        with RawServer(packed(COMPLETION), tls=certificate.tls) as server:
+            failure = client(server.base_url).fails()
+            error = f"no connection to {server.base_url}/chat/completions (SSLCertVerificationError)"
+            assert (type(failure), str(failure)) == (ModelUnavailableError, error)
+            monkeypatch.setenv("SSL_CERT_FILE", str(certificate.path))
             assert client(server.base_url).ask().text == "yes"
-    with RawServer(packed(b" " * (16 << 20))) as server:
-        failure = client(server.base_url).fails()
-    assert (type(failure), str(failure)) == (ModelUnavailableError, "the reply is longer than 4194304 bytes")
 
+    def test_proxies_that_refuse_the_connection_stop_the_model_as_an_endpoint_does(self) -> None:
+        for status, kind in ((407, ModelRejectedError), (403, ModelRejectedError), (502, ModelUnavailableError)):
+            with RawServer(b"HTTP/1.1 %d Refused\r\nContent-Length: 0\r\n\r\n" % status) as proxy:
+                for scheme in ("http", "https"):
+                    settings = ModelSettings(base_url=f"{scheme}://judge.example/v1", model="m")
+                    failure = Client(build(settings, {}, proxy.base_url.removesuffix("/v1"))).fails()
+                    assert type(failure) is kind, (status, scheme)
+                    assert kind is ModelUnavailableError or failure.status == status, (status, scheme)
 
-def test_no_cookies_are_kept(endpoint: ChatEndpoint) -> None:
-    """What one request brought back is none of the next one's business."""
+    def test_the_proxy_is_the_settings_or_the_environment_s(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD"):
+            monkeypatch.delenv(name, raising=False)
+            monkeypatch.delenv(name.lower(), raising=False)
+        assert proxy_for("https://a.example/v1", None) is None
+        monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
+        monkeypatch.setenv("HTTP_PROXY", "q:2")
+        monkeypatch.setenv("NO_PROXY", "localhost,.inside.example,b.example:8443")
+        expected = TABLES["proxied"]
+        assert {url: proxy_for(url, None) for url in expected} == expected
+        assert {proxy_for(url, "http://r:3") for url in expected} == {"http://r:3"}
+        assert {proxy_for(url, "none") for url in expected} == {None}
+        monkeypatch.delenv("HTTPS_PROXY")
+        monkeypatch.setenv("ALL_PROXY", "socks5://user:password@s:4")
+        with pytest.raises(ProxyRefusedError, match="set proxy to one that is") as caught:
+            proxy_for("https://a.example/v1", None)
+        assert "password" not in str(caught.value)
 
-    async def ask_twice() -> None:
-        # By name: a jar may take no cookies from addresses, and would pass here.
-        model = client(f"http://localhost:{endpoint.port}/v1").model
-        for _ in range(2):
-            await model.complete(REQUEST)
-        await model.aclose()
-
-    endpoint.behaviour = answers("yes", headers={"Set-Cookie": "who=me"})
-    asyncio.run(ask_twice())
-    assert [call.headers.get("cookie") for call in endpoint.calls] == [None, None]
-
-
-def test_certificates_are_loaded_for_https_only_and_must_be_vouched_for(
-    certificate: Certificate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for urls, loaded in (
-        (("http://judge/v1", None), False),
-        (("https://judge/v1", None), True),
-        (("http://judge/v1", "https://proxy"), True),
-    ):
-        context = tls_context(*urls)
-        assert context.verify_mode is ssl.CERT_REQUIRED, urls
-        assert bool(context.cert_store_stats()["x509_ca"]) is loaded, urls
-    with RawServer(packed(COMPLETION), tls=certificate.tls) as server:
-        failure = client(server.base_url).fails()
-        error = f"no connection to {server.base_url}/chat/completions (SSLCertVerificationError)"
-        assert (type(failure), str(failure)) == (ModelUnavailableError, error)
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate.path))
-        assert client(server.base_url).ask().text == "yes"
-
-
-def test_proxies_that_refuse_the_connection_stop_the_model_as_an_endpoint_does() -> None:
-    for status, kind in ((407, ModelRejectedError), (403, ModelRejectedError), (502, ModelUnavailableError)):
-        with RawServer(b"HTTP/1.1 %d Refused\r\nContent-Length: 0\r\n\r\n" % status) as proxy:
-            for scheme in ("http", "https"):
-                settings = ModelSettings(base_url=f"{scheme}://judge.example/v1", model="m")
-                failure = Client(build(settings, {}, proxy.base_url.removesuffix("/v1"))).fails()
-                assert type(failure) is kind, (status, scheme)
-                assert kind is ModelUnavailableError or failure.status == status, (status, scheme)
-
-
-def test_the_proxy_is_the_settings_or_the_environment_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-    assert proxy_for("https://a.example/v1", None) is None
-    monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
-    monkeypatch.setenv("HTTP_PROXY", "q:2")
-    monkeypatch.setenv("NO_PROXY", "localhost,.inside.example,b.example:8443")
-    expected = TABLES["proxied"]
-    assert {url: proxy_for(url, None) for url in expected} == expected
-    assert {proxy_for(url, "http://r:3") for url in expected} == {"http://r:3"}
-    assert {proxy_for(url, "none") for url in expected} == {None}
-    monkeypatch.delenv("HTTPS_PROXY")
-    monkeypatch.setenv("ALL_PROXY", "socks5://user:password@s:4")
-    with pytest.raises(ProxyRefusedError, match="set proxy to one that is") as caught:
-        proxy_for("https://a.example/v1", None)
-    assert "password" not in str(caught.value)
-
-
-def test_300_requests_are_under_way_together_and_no_more_than_allowed(endpoint: ChatEndpoint) -> None:
-    """One of three tries is enough: what is measured is the client, not what else the machine does."""
-    endpoint.behaviour = gathering(3, yes_no(delay_s=0.02))
-    assert len(client(endpoint.base_url, max_in_flight=3).ask_often(10)) == 10
-    assert endpoint.max_in_flight == 3
-    model, tried = client(endpoint.base_url, max_in_flight=300, timeout_s=100.0), []
-    for each_s in (0.5, 2.0, 8.0):
-        endpoint.forget()
-        endpoint.behaviour = slow(each_s)
-        began = time.monotonic()
-        assert len(model.ask_often(300)) == 300
-        tried.append((endpoint.max_in_flight, (time.monotonic() - began) / each_s))
-        if tried[-1][0] == 300 and tried[-1][1] < 3:
-            return
-    pytest.fail(f"so many at a time, which took so many times as long as one: {tried}")
-
-
-# --- guarded addresses: link-local and metadata, whatever name or notation leads there ---
-
-
-def test_guarded_addresses_are_known_in_any_notation_and_stop_the_start_unless_allowed() -> None:
-    assert [host for host in TABLES["guarded"] if not is_guarded(host)] == []
-    assert [host for host in TABLES["free"] if is_guarded(host)] == []
-    for host in ("169.254.169.254", "[fe80::1]", "0.0.0.0", "metadata.google.internal"):  # noqa: S104
-        settings = ModelSettings(base_url=f"http://u:s3cret@{host}:80/v1", model="m")
-        with pytest.raises(ModelSettingsError) as caught:
-            check(settings)
-        assert str(caught.value) == (
-            "base_url: is a link-local, metadata or unspecified address, where no judge model belongs; if this one"
-            " does, set allow_link_local = true"
-        )
-        build(msgspec.structs.replace(settings, allow_link_local=True), {})
+    def test_300_requests_are_under_way_together_and_no_more_than_allowed(self, endpoint: ChatEndpoint) -> None:
+        """One of three tries is enough: what is measured is the client, not what else the machine does."""
+        endpoint.behaviour = gathering(3, yes_no(delay_s=0.02))
+        assert len(client(endpoint.base_url, max_in_flight=3).ask_often(10)) == 10
+        assert endpoint.max_in_flight == 3
+        model, tried = client(endpoint.base_url, max_in_flight=300, timeout_s=100.0), []
+        for each_s in (0.5, 2.0, 8.0):
+            endpoint.forget()
+            endpoint.behaviour = slow(each_s)
+            began = time.monotonic()
+            assert len(model.ask_often(300)) == 300
+            tried.append((endpoint.max_in_flight, (time.monotonic() - began) / each_s))
+            if tried[-1][0] == 300 and tried[-1][1] < 3:
+                return
+        pytest.fail(f"so many at a time, which took so many times as long as one: {tried}")
 
 
 @pytest.fixture
@@ -402,55 +376,66 @@ def post(endpoint: ChatEndpoint, times: int = 1, host: str = "judge.example", **
     return asyncio.run(posted())
 
 
-def test_a_name_that_leads_to_a_guarded_address_is_refused_and_nothing_is_sent(
-    endpoint: ChatEndpoint, names: Callable[..., list[int]]
-) -> None:
-    for found in (["169.254.169.254"], ["127.0.0.1", "fe80::1"]):
-        names(found)
-        (error,) = post(endpoint)
-        assert (type(error), error.reason) == (ModelRejectedError, "judge_rejected"), found
-        assert "link-local, metadata or unspecified address" in str(error)
-        assert not any(word in str(error) for word in (*found, "judge.example", WORDS)), found
-    assert endpoint.calls == ()
-    names(["127.0.0.1", "169.254.169.254"])
-    assert post(endpoint, allow_link_local=True) == [200]
+class TestGuardedAddresses:
+    def test_guarded_addresses_are_known_in_any_notation_and_stop_the_start_unless_allowed(self) -> None:
+        assert [host for host in TABLES["guarded"] if not is_guarded(host)] == []
+        assert [host for host in TABLES["free"] if is_guarded(host)] == []
+        for host in ("169.254.169.254", "[fe80::1]", "0.0.0.0", "metadata.google.internal"):  # noqa: S104
+            settings = ModelSettings(base_url=f"http://u:s3cret@{host}:80/v1", model="m")
+            with pytest.raises(ModelSettingsError) as caught:
+                check(settings)
+            assert str(caught.value) == (
+                "base_url: is a link-local, metadata or unspecified address, where no judge model belongs; if this one"
+                " does, set allow_link_local = true"
+            )
+            build(msgspec.structs.replace(settings, allow_link_local=True), {})
 
+    def test_a_name_that_leads_to_a_guarded_address_is_refused_and_nothing_is_sent(
+        self, endpoint: ChatEndpoint, names: Callable[..., list[int]]
+    ) -> None:
+        for found in (["169.254.169.254"], ["127.0.0.1", "fe80::1"]):
+            names(found)
+            (error,) = post(endpoint)
+            assert (type(error), error.reason) == (ModelRejectedError, "judge_rejected"), found
+            assert "link-local, metadata or unspecified address" in str(error)
+            assert not any(word in str(error) for word in (*found, "judge.example", WORDS)), found
+        assert endpoint.calls == ()
+        names(["127.0.0.1", "169.254.169.254"])
+        assert post(endpoint, allow_link_local=True) == [200]
 
-def test_a_name_is_looked_up_again_when_its_time_is_over_or_after_an_outage(
-    endpoint: ChatEndpoint, names: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked_up = names(["127.0.0.1"])
-    assert post(endpoint, 3) == [200, 200, 200]
-    assert len(looked_up) == 1, "a connection that is kept costs no further look-up"
-    names(["127.0.0.9"], ["127.0.0.1"])
-    outage, status = post(endpoint, 2)
-    assert (type(outage), status) == (ModelUnavailableError, 200)
-    endpoint.forget()
-    monkeypatch.setattr("judges.models.http._RESOLVE_EVERY_S", 0.0)  # else a test would take as long
-    looked_up = names(["127.0.0.1"], ["127.0.0.1", "127.0.0.2"], ["169.254.169.254"])
-    *good, refused = post(endpoint, 3)
-    assert (good, type(refused), len(looked_up), len(endpoint.calls)) == ([200, 200], ModelRejectedError, 3, 2)
+    def test_a_name_is_looked_up_again_when_its_time_is_over_or_after_an_outage(
+        self, endpoint: ChatEndpoint, names: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looked_up = names(["127.0.0.1"])
+        assert post(endpoint, 3) == [200, 200, 200]
+        assert len(looked_up) == 1, "a connection that is kept costs no further look-up"
+        names(["127.0.0.9"], ["127.0.0.1"])
+        outage, status = post(endpoint, 2)
+        assert (type(outage), status) == (ModelUnavailableError, 200)
+        endpoint.forget()
+        monkeypatch.setattr("judges.models.http._RESOLVE_EVERY_S", 0.0)  # else a test would take as long
+        looked_up = names(["127.0.0.1"], ["127.0.0.1", "127.0.0.2"], ["169.254.169.254"])
+        *good, refused = post(endpoint, 3)
+        assert (good, type(refused), len(looked_up), len(endpoint.calls)) == ([200, 200], ModelRejectedError, 3, 2)
 
+    def test_a_dead_address_of_a_name_is_passed_over_and_a_name_without_any_means_unavailable(
+        self, endpoint: ChatEndpoint, names: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looked_up = names(["127.0.0.9", "127.0.0.1"])  # nothing listens at the first
+        assert post(endpoint, 3) == [200, 200, 200]
+        assert len(looked_up) == 1
+        names(["127.0.0.9", "127.0.0.8", "127.0.0.1"])
+        assert post(endpoint) == [200]
+        names(["127.0.0.9", "127.0.0.8"])
+        assert [type(error) for error in post(endpoint)] == [ModelUnavailableError]
 
-def test_a_dead_address_of_a_name_is_passed_over_and_a_name_without_any_means_unavailable(
-    endpoint: ChatEndpoint, names: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked_up = names(["127.0.0.9", "127.0.0.1"])  # nothing listens at the first
-    assert post(endpoint, 3) == [200, 200, 200]
-    assert len(looked_up) == 1
-    names(["127.0.0.9", "127.0.0.8", "127.0.0.1"])
-    assert post(endpoint) == [200]
-    names(["127.0.0.9", "127.0.0.8"])
-    assert [type(error) for error in post(endpoint)] == [ModelUnavailableError]
+        def find_nothing(*_: object, **__: object) -> None:
+            raise socket.gaierror(socket.EAI_NONAME, "there is no such name")
 
-    def find_nothing(*_: object, **__: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "there is no such name")
+        monkeypatch.setattr(socket, "getaddrinfo", find_nothing)
+        assert [type(error) for error in post(endpoint)] == [ModelUnavailableError]
 
-    monkeypatch.setattr(socket, "getaddrinfo", find_nothing)
-    assert [type(error) for error in post(endpoint)] == [ModelUnavailableError]
-
-
-def test_a_redirect_is_not_followed(endpoint: ChatEndpoint) -> None:
-    """Neither to guarded addresses nor anywhere: the answer is no completion, and the call fails."""
-    endpoint.behaviour = Answer(status=307, raw="", headers={"Location": "http://169.254.169.254/latest/meta-data"})
-    assert post(endpoint, host="127.0.0.1") == [307]
+    def test_a_redirect_is_not_followed(self, endpoint: ChatEndpoint) -> None:
+        """Neither to guarded addresses nor anywhere: the answer is no completion, and the call fails."""
+        endpoint.behaviour = Answer(status=307, raw="", headers={"Location": "http://169.254.169.254/latest/meta-data"})
+        assert post(endpoint, host="127.0.0.1") == [307]

@@ -74,87 +74,82 @@ def refused(definition: Mapping[str, object], name: str = "mine") -> tuple[str, 
     return error.key, error.fix
 
 
-@each_case(("definition", "line"), DEFINITIONS)
-def test_a_table_that_defines_no_judge_is_refused_with_the_fix(definition: Mapping[str, object], line: str) -> None:
-    assert ": ".join(refused(definition)) == line
+class TestMistakes:
+    @each_case(("definition", "line"), DEFINITIONS)
+    def test_a_table_that_defines_no_judge_is_refused_with_the_fix(
+        self, definition: Mapping[str, object], line: str
+    ) -> None:
+        assert ": ".join(refused(definition)) == line
 
+    @each_case(("variables", "rest", "line"), TABLES["templates"].values(), ids=TABLES["templates"])
+    def test_templates_and_their_answers_that_do_not_fit_are_refused(
+        self, variables: list[str], rest: dict[str, object], line: str
+    ) -> None:
+        with pytest.raises(DefinitionError) as caught:
+            asking(*variables, **rest)
+        assert str(caught.value) == line
 
-@each_case(("variables", "rest", "line"), TABLES["templates"].values(), ids=TABLES["templates"])
-def test_templates_and_their_answers_that_do_not_fit_are_refused(
-    variables: list[str], rest: dict[str, object], line: str
-) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        asking(*variables, **rest)
-    assert str(caught.value) == line
+    @each_case(("text", "line"), FILES)
+    def test_a_template_file_that_cannot_be_read_is_refused(self, text: str, line: str) -> None:
+        with pytest.raises(DefinitionError) as caught:
+            parse(text)
+        assert str(caught.value) == line
+        assert line.isprintable()
 
+    def test_what_only_templates_and_examples_can_get_wrong(self) -> None:
+        inline = {"fill": "inline", "answer": {"form": "template"}}
+        system = yaml([{"role": "system", "content": "{{ answer }}"}], ["answer"])
+        examples = {"template": {"file": "f", "text": ""}, "examples": []}
+        for make, line in (
+            (
+                lambda: judge(yaml("{{answer}}" + "x" * 100_000, ["answer"])),
+                "template: mine.yaml: must have at most 100000",
+            ),
+            (lambda: asking("answer", fill="inline"), "fill: sends the template to the letter"),
+            (lambda: judge(system, inline), "fill: needs a message of the role user"),
+            (lambda: asking("documents", "question", answer={"as": "ragbench"}), "answer.as: .*looks into the output"),
+            (lambda: define("mine", examples), "examples: goes with instructions or custom_prompt"),
+        ):
+            with pytest.raises(DefinitionError, match=f"^{line}"):
+                make()
 
-@each_case(("text", "line"), FILES)
-def test_a_template_file_that_cannot_be_read_is_refused(text: str, line: str) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        parse(text)
-    assert str(caught.value) == line
-    assert line.isprintable()
+    @each_case(
+        "text",
+        [
+            'Is {{ outputs }} of the form {"outputs": "text", "inputs": {}}?',
+            "Is {{ outputs }} a set as {a, b}, or {output}, or {outputs.text}, or {Outputs}?",
+        ],
+    )
+    def test_other_things_in_braces_may_stand_there(self, text: str) -> None:
+        (fixed,) = define("mine", {"instructions": text}).fixed_parts
+        assert text in fixed
 
+    @each_case("name", KNOWN)
+    def test_a_variable_of_templates_is_told_ours_or_that_templates_have_it(self, name: str) -> None:
+        _, fix = refused({"instructions": f"{{{{ {name} }}}}"})
+        documents = "retrieved documents are in no variable of this kind; take a template"
+        assert re.search(rf"did you mean {{{{ \w+ }}}}\?$|{documents}$", fix)
 
-def test_what_only_templates_and_examples_can_get_wrong() -> None:
-    inline = {"fill": "inline", "answer": {"form": "template"}}
-    system = yaml([{"role": "system", "content": "{{ answer }}"}], ["answer"])
-    examples = {"template": {"file": "f", "text": ""}, "examples": []}
-    for make, line in (
-        (
-            lambda: judge(yaml("{{answer}}" + "x" * 100_000, ["answer"])),
-            "template: mine.yaml: must have at most 100000",
-        ),
-        (lambda: asking("answer", fill="inline"), "fill: sends the template to the letter"),
-        (lambda: judge(system, inline), "fill: needs a message of the role user"),
-        (lambda: asking("documents", "question", answer={"as": "ragbench"}), "answer.as: .*looks into the output"),
-        (lambda: define("mine", examples), "examples: goes with instructions or custom_prompt"),
-    ):
-        with pytest.raises(DefinitionError, match=f"^{line}"):
-            make()
+    def test_labels_of_one_alphabet_are_not_taken_for_each_other(self) -> None:
+        labels = ["\u0434\u0430", "\u043d\u0435\u0442", "\u03bd\u03b1\u03b9", "yes", "no"]
+        assert define("mine", {**OUTPUTS, "result": {"labels": labels, "pass": ["yes"]}}).schema
 
+    def test_only_names_that_make_a_metric_are_taken(self) -> None:
+        for name in ("", "Mine", "1st", "my-judge", "a b", "a" * 65, "größe", "a\nb"):
+            key, fix = refused(OUTPUTS, name)
+            assert key == "instructions", name
+            assert fix.endswith("rename it: at most 64 small letters, digits and '_', a letter first"), name
+        for name in ("a", "a" * 64, "a_1"):
+            assert define(name, OUTPUTS).metric_names == (name,)
 
-@each_case(
-    "text",
-    [
-        'Is {{ outputs }} of the form {"outputs": "text", "inputs": {}}?',
-        "Is {{ outputs }} a set as {a, b}, or {output}, or {outputs.text}, or {Outputs}?",
-    ],
-)
-def test_other_things_in_braces_may_stand_there(text: str) -> None:
-    (fixed,) = define("mine", {"instructions": text}).fixed_parts
-    assert text in fixed
+    def test_tokens_that_hold_no_round_are_refused_with_the_least_that_do(self) -> None:
+        def reading(max_tokens: int, text: str = "Is {{ trace }} so?") -> Mapping[str, object]:
+            return {"instructions": text, "max_tokens": max_tokens}
 
-
-@each_case("name", KNOWN)
-def test_a_variable_of_templates_is_told_ours_or_that_templates_have_it(name: str) -> None:
-    _, fix = refused({"instructions": f"{{{{ {name} }}}}"})
-    documents = "retrieved documents are in no variable of this kind; take a template"
-    assert re.search(rf"did you mean {{{{ \w+ }}}}\?$|{documents}$", fix)
-
-
-def test_labels_of_one_alphabet_are_not_taken_for_each_other() -> None:
-    labels = ["\u0434\u0430", "\u043d\u0435\u0442", "\u03bd\u03b1\u03b9", "yes", "no"]
-    assert define("mine", {**OUTPUTS, "result": {"labels": labels, "pass": ["yes"]}}).schema
-
-
-def test_only_names_that_make_a_metric_are_taken() -> None:
-    for name in ("", "Mine", "1st", "my-judge", "a b", "a" * 65, "größe", "a\nb"):
-        key, fix = refused(OUTPUTS, name)
-        assert key == "instructions", name
-        assert fix.endswith("rename it: at most 64 small letters, digits and '_', a letter first"), name
-    for name in ("a", "a" * 64, "a_1"):
-        assert define(name, OUTPUTS).metric_names == (name,)
-
-
-def test_tokens_that_hold_no_round_are_refused_with_the_least_that_do() -> None:
-    def reading(max_tokens: int, text: str = "Is {{ trace }} so?") -> Mapping[str, object]:
-        return {"instructions": text, "max_tokens": max_tokens}
-
-    key, fix = refused(reading(3_000))
-    match = re.fullmatch(r"does not hold the first round, whatever the trace; at least (\d+) do, and a few .*", fix)
-    assert (key, match is not None) == ("max_tokens", True)
-    least = int(match[1])
-    assert define("mine", reading(least)).exploration is not None
-    assert refused(reading(least - 1000)) == (key, fix)
-    assert refused(reading(least, "Is {{ trace }} so? " * 1000))[0] == key
+        key, fix = refused(reading(3_000))
+        match = re.fullmatch(r"does not hold the first round, whatever the trace; at least (\d+) do, and a few .*", fix)
+        assert (key, match is not None) == ("max_tokens", True)
+        least = int(match[1])
+        assert define("mine", reading(least)).exploration is not None
+        assert refused(reading(least - 1000)) == (key, fix)
+        assert refused(reading(least, "Is {{ trace }} so? " * 1000))[0] == key

@@ -128,190 +128,6 @@ async def settled(condition: Callable[[], bool]) -> None:
     pytest.fail("it never came")
 
 
-@each_case("slots", [1, 3, 64])
-@virtually
-async def test_never_more_calls_than_slots(slots: int) -> None:
-    gated = GatedModel(slots)
-    limited = Limited(gated)
-    calls = limited.asking(100)
-    await settled(lambda: gated.waiting == slots)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert gated.waiting == limited.in_flight == slots
-    gated.gate.set()
-    assert [response.text for response in await asyncio.gather(*calls)] == [ANSWER] * 100
-    assert (gated.most_waiting, limited.in_flight, limited.statuses()) == (slots, 0, {"ok": 100})
-
-
-@virtually
-async def test_two_models_of_one_endpoint_share_its_places() -> None:
-    gated, other = GatedModel(2), GatedModel(2)
-    limited = Limited(gated)
-    second = LimitedModel(other, limited.limiter)
-    calls = limited.asking(2) + [asyncio.ensure_future(second.complete(REQUEST)) for _ in range(2)]
-    await settled(lambda: gated.waiting == 2)
-    assert other.waiting == 0
-    gated.gate.set()
-    other.gate.set()
-    await asyncio.gather(*calls)
-    assert (gated.most_waiting, other.most_waiting <= 2, limited.in_flight) == (2, True, 0)
-
-
-@virtually
-async def test_the_bound_is_shown_under_the_model_s_name_and_follows_the_limit() -> None:
-    limit = "tracejudge_judge_concurrency_limit"
-    labelled = Limited(ScriptedModel([ANSWER], settings(17, label="m at b")))
-    assert labelled.page.value(limit, judge_model="m at b") == 17
-    assert labelled.page.value("tracejudge_judge_in_flight", judge_model="m at b") == 0
-    assert labelled.model.settings.judge_model == "m at b"
-    limited = Limited(ScriptedModel([Step(ANSWER, delay_s=5)], settings(1000)))
-    assert limited.page.value(limit, judge_model="m") == 64
-    calls = limited.asking(2000)
-    await asyncio.sleep(2)
-    assert limited.page.value(limit, judge_model="m") == 1000 == limited.in_flight
-    await asyncio.gather(*calls)
-
-
-@virtually
-async def test_tokens_and_cost_are_counted_by_judge_and_direction_for_unusable_answers_too() -> None:
-    limited = Limited(ScriptedModel([ANSWER], settings(price=Price(input=0.5, output=2.0))))
-    for _ in range(3):
-        await limited.ask()
-    labels = {"judge_model": "m", "judge": "safety"}
-    assert limited.spent("tokens", **labels) == {"input": 12, "output": 12}
-    assert limited.spent("cost_usd", **labels) == pytest.approx({"input": 6e-6, "output": 24e-6})
-    steps = [Step(ANSWER, refusal=True), Step(ANSWER, finish_reason="length"), Step("no JSON")]
-    unpriced = Limited(ScriptedModel(steps, settings()))
-    for _ in steps:
-        await unpriced.ask()
-    assert unpriced.spent("tokens") == {"input": 15, "output": 15}
-    assert (unpriced.spent("cost_usd"), unpriced.statuses()) == ({}, {"ok": 3}), "no price is not a cost of 0"
-
-
-@each_case("reason", ["timeout", "rate_limited", "judge_unavailable", "judge_rejected", "bad_request"])
-@virtually
-async def test_a_failed_call_bears_its_reason_costs_nothing_and_gives_its_slot_back(reason: str) -> None:
-    limited = Limited(ScriptedModel([Step(failure=reason), ANSWER], settings(1, Price(1.0, 1.0))))
-    assert (await limited.fails(REQUEST)).reason == reason
-    assert (limited.statuses(), limited.in_flight) == ({reason: 1}, 0)
-    assert (limited.spent("tokens"), limited.spent("cost_usd")) == ({}, {})
-    # After the pause or the open circuit that some failures cause.
-    await asyncio.sleep(30)
-    await limited.ask()
-    assert limited.statuses() == {reason: 1, "ok": 1}
-
-
-@virtually
-async def test_a_cancelled_call_gives_its_slot_back_and_one_without_a_slot_was_never_made() -> None:
-    gated = GatedModel(1)
-    limited = Limited(gated)
-    call, waiting = limited.asking(2)
-    await settled(lambda: gated.waiting == 1)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    assert limited.in_flight == 1
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
-    assert call.cancelled()
-    assert (limited.in_flight, limited.statuses()) == (0, {"cancelled": 1})
-    gated.gate.set()
-    await limited.ask()
-    assert (limited.in_flight, limited.statuses()) == (0, {"cancelled": 1, "ok": 1})
-    assert len(gated.requests) == 1
-
-
-@virtually
-async def test_any_exception_releases_the_permit_and_is_no_cancellation() -> None:
-    def stumble(*_: object) -> str:
-        raise ZeroDivisionError
-
-    limited = Limited(ScriptedModel([stumble], settings()))
-    with pytest.raises(ZeroDivisionError):
-        await limited.ask()
-    assert (limited.in_flight, limited.statuses()) == (0, {"internal_error": 1})
-    limited = Limited(ScriptedModel([ANSWER], settings(1)))
-    for _ in range(3):
-        with pytest.raises(ZeroDivisionError):
-            await limited.ask(requesting(begins=stumble))
-    async with asyncio.timeout(5):
-        assert (await limited.ask()).text == ANSWER
-    assert limited.in_flight == 0
-
-
-@virtually
-async def test_it_is_a_chat_model_and_closes_the_one_inside() -> None:
-    class Closing(ScriptedModel):
-        closed = False
-
-        async def aclose(self) -> None:
-            self.closed = True
-
-    inside = Closing([ANSWER])
-    limited = Limited(inside)
-    assert isinstance(limited.model, ChatModel)
-    await limited.model.aclose()
-    assert inside.closed
-
-
-@virtually
-async def test_a_failure_that_passes_is_tried_again_and_every_attempt_is_noted() -> None:
-    steps = [Step(failure="judge_unavailable", delay_s=1), Step(failure="timeout", delay_s=2), Step(ANSWER, delay_s=3)]
-    limited, request = Limited(ScriptedModel(steps, settings()), attempts=4), requesting()
-    assert (await limited.ask(request)).text == ANSWER
-    assert [call.status for call in request.failed] == ["judge_unavailable", "timeout"]
-    assert now() == 1 + 0.5 + 2 + 1 + 3
-    assert limited.statuses() == {"judge_unavailable": 1, "timeout": 1, "ok": 1}
-    limited, request = Limited(ScriptedModel([Step(failure="timeout")], settings()), attempts=3), requesting()
-    assert (await limited.fails(request)).was_asked
-    assert [call.status for call in request.failed] == ["timeout", "timeout"], "those before the last one"
-
-
-@virtually
-async def test_the_attempts_of_an_evaluation_are_its_calls() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limited_model, "time", SimpleNamespace(perf_counter=now, time=time.time))
-        steps = [Step(failure="judge_unavailable", delay_s=2), Step('{"rationale": "So.", "result": "yes"}', delay_s=3)]
-        limited = Limited(ScriptedModel(steps, settings()), attempts=4)
-        assessment = await evaluate(catalogue()["safety"], TRACE, limited.model)
-    # The pause between is in neither.
-    assert [(call.status, call.duration_s) for call in assessment.calls] == [("judge_unavailable", 2), ("ok", 3)]
-
-
-@virtually
-async def test_a_call_refused_by_the_open_circuit_is_no_call() -> None:
-    limited, request = Limited(ScriptedModel([Step(failure="judge_rejected")], settings())), requesting()
-    for _ in range(3):
-        error = await limited.fails(request, ModelRejectedError)
-    assert (error.was_asked, request.failed, error.retry_after_s) == (False, [], 1.0)
-    assert limited.statuses() == {"judge_rejected": 1}
-    assert limited.page.value("tracejudge_judge_circuit_open", judge_model="m") == 1
-    assessment = await evaluate(catalogue()["safety"], TRACE, limited.model)
-    assert (assessment.reason, assessment.calls, assessment.retry_after_s) == ("judge_rejected", (), 1.0)
-
-
-@virtually
-async def test_a_rate_limit_within_the_patience_is_waited_for() -> None:
-    class Busy(ScriptedModel):
-        async def complete(self, request: ChatRequest) -> ChatResponse:
-            response, is_first = await super().complete(request), len(self.requests) == 1
-            if is_first:
-                raise RateLimitedError("wait", 4.0)
-            return response
-
-    limited, request = Limited(Busy([ANSWER], settings()), attempts=4), requesting()
-    await limited.ask(request)
-    assert ([call.status for call in request.failed], now()) == (["rate_limited"], 4.0)
-
-
-@virtually
-async def test_begins_is_called_when_the_waiting_is_over() -> None:
-    begun = list[float]()
-    limited = Limited(ScriptedModel([Step(ANSWER, delay_s=3)], settings(1)))
-    request = requesting(begins=lambda: begun.append(now()))
-    await asyncio.gather(*(limited.ask(request) for _ in range(3)))
-    assert begun == [0, 3, 6]
-
-
 class Refusing(ScriptedModel):
     """Refuses evaluations whose name begins with `a`, and answers all others."""
 
@@ -327,121 +143,293 @@ class Refusing(ScriptedModel):
         return await super().complete(request)
 
 
-@virtually
-async def test_an_evaluation_that_is_refused_while_others_are_answered_is_a_bad_request_in_the_end() -> None:
-    limited = Limited(Refusing([Step(ANSWER, delay_s=0.01)], settings(4)), attempts=4)
-    stop = asyncio.Event()
+class TestCalls:
+    @each_case("slots", [1, 3, 64])
+    @virtually
+    async def test_never_more_calls_than_slots(self, slots: int) -> None:
+        gated = GatedModel(slots)
+        limited = Limited(gated)
+        calls = limited.asking(100)
+        await settled(lambda: gated.waiting == slots)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert gated.waiting == limited.in_flight == slots
+        gated.gate.set()
+        assert [response.text for response in await asyncio.gather(*calls)] == [ANSWER] * 100
+        assert (gated.most_waiting, limited.in_flight, limited.statuses()) == (slots, 0, {"ok": 100})
 
-    async def others() -> None:
-        while not stop.is_set():
+    @virtually
+    async def test_two_models_of_one_endpoint_share_its_places(self) -> None:
+        gated, other = GatedModel(2), GatedModel(2)
+        limited = Limited(gated)
+        second = LimitedModel(other, limited.limiter)
+        calls = limited.asking(2) + [asyncio.ensure_future(second.complete(REQUEST)) for _ in range(2)]
+        await settled(lambda: gated.waiting == 2)
+        assert other.waiting == 0
+        gated.gate.set()
+        other.gate.set()
+        await asyncio.gather(*calls)
+        assert (gated.most_waiting, other.most_waiting <= 2, limited.in_flight) == (2, True, 0)
+
+    @virtually
+    async def test_the_bound_is_shown_under_the_model_s_name_and_follows_the_limit(self) -> None:
+        limit = "tracejudge_judge_concurrency_limit"
+        labelled = Limited(ScriptedModel([ANSWER], settings(17, label="m at b")))
+        assert labelled.page.value(limit, judge_model="m at b") == 17
+        assert labelled.page.value("tracejudge_judge_in_flight", judge_model="m at b") == 0
+        assert labelled.model.settings.judge_model == "m at b"
+        limited = Limited(ScriptedModel([Step(ANSWER, delay_s=5)], settings(1000)))
+        assert limited.page.value(limit, judge_model="m") == 64
+        calls = limited.asking(2000)
+        await asyncio.sleep(2)
+        assert limited.page.value(limit, judge_model="m") == 1000 == limited.in_flight
+        await asyncio.gather(*calls)
+
+    @virtually
+    async def test_tokens_and_cost_are_counted_by_judge_and_direction_for_unusable_answers_too(self) -> None:
+        limited = Limited(ScriptedModel([ANSWER], settings(price=Price(input=0.5, output=2.0))))
+        for _ in range(3):
             await limited.ask()
+        labels = {"judge_model": "m", "judge": "safety"}
+        assert limited.spent("tokens", **labels) == {"input": 12, "output": 12}
+        assert limited.spent("cost_usd", **labels) == pytest.approx({"input": 6e-6, "output": 24e-6})
+        steps = [Step(ANSWER, refusal=True), Step(ANSWER, finish_reason="length"), Step("no JSON")]
+        unpriced = Limited(ScriptedModel(steps, settings()))
+        for _ in steps:
+            await unpriced.ask()
+        assert unpriced.spent("tokens") == {"input": 15, "output": 15}
+        assert (unpriced.spent("cost_usd"), unpriced.statuses()) == ({}, {"ok": 3}), "no price is not a cost of 0"
 
-    going_on = asyncio.ensure_future(others())
-    await asyncio.sleep(1)
-    request = requesting(evaluation="a")
-    error = await limited.fails(request, BadModelRequestError)
-    assert "refused 3 times while other requests were answered" in str(error)
-    assert (len(request.failed), error.message) == (2, "You may not.")
-    later = requesting(evaluation="a", refusals=Refusals(2, 0.5))
-    await limited.fails(later, BadModelRequestError)
-    assert later.failed == [], "what was refused in earlier rounds counts"
-    stop.set()
-    await going_on
-    await asyncio.sleep(0.1)
-    alone = await limited.fails(requesting(evaluation="a", refusals=Refusals(2, 100.0)), ModelRejectedError)
-    assert alone.refusals == Refusals(2, 100.0), "nobody was answered since"
+    @each_case("reason", ["timeout", "rate_limited", "judge_unavailable", "judge_rejected", "bad_request"])
+    @virtually
+    async def test_a_failed_call_bears_its_reason_costs_nothing_and_gives_its_slot_back(self, reason: str) -> None:
+        limited = Limited(ScriptedModel([Step(failure=reason), ANSWER], settings(1, Price(1.0, 1.0))))
+        assert (await limited.fails(REQUEST)).reason == reason
+        assert (limited.statuses(), limited.in_flight) == ({reason: 1}, 0)
+        assert (limited.spent("tokens"), limited.spent("cost_usd")) == ({}, {})
+        # After the pause or the open circuit that some failures cause.
+        await asyncio.sleep(30)
+        await limited.ask()
+        assert limited.statuses() == {reason: 1, "ok": 1}
 
+    @virtually
+    async def test_a_cancelled_call_gives_its_slot_back_and_one_without_a_slot_was_never_made(self) -> None:
+        gated = GatedModel(1)
+        limited = Limited(gated)
+        call, waiting = limited.asking(2)
+        await settled(lambda: gated.waiting == 1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert limited.in_flight == 1
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert call.cancelled()
+        assert (limited.in_flight, limited.statuses()) == (0, {"cancelled": 1})
+        gated.gate.set()
+        await limited.ask()
+        assert (limited.in_flight, limited.statuses()) == (0, {"cancelled": 1, "ok": 1})
+        assert len(gated.requests) == 1
 
-@each_case("earlier", [0, 1, 2])
-@virtually
-async def test_a_request_that_was_refused_alone_before_opens_no_circuit(earlier: int) -> None:
-    """Else the last of its calls would leave a circuit open that nobody's call closes."""
-    model = Refusing([ANSWER], settings(4))
-    model.status = 401
-    limited = Limited(model)
-    await asyncio.sleep(1)
-    await limited.ask()
-    refusals = Refusals(earlier, 0.5 if earlier else 0.0)
-    for evaluation in ("a1", "a2", "a3", "a4", "a5"):
-        assert not limited.limiter.circuit_open, "an answer came before: one refused key says nothing of the others"
-        kind = BadModelRequestError if earlier == 2 else ModelRejectedError
-        error = await limited.fails(requesting(evaluation=evaluation, refusals=refusals), kind)
-        assert error.refusals.times == earlier + 1
-    assert limited.limiter.circuit_open == (earlier == 0)
+    @virtually
+    async def test_any_exception_releases_the_permit_and_is_no_cancellation(self) -> None:
+        def stumble(*_: object) -> str:
+            raise ZeroDivisionError
 
+        limited = Limited(ScriptedModel([stumble], settings()))
+        with pytest.raises(ZeroDivisionError):
+            await limited.ask()
+        assert (limited.in_flight, limited.statuses()) == (0, {"internal_error": 1})
+        limited = Limited(ScriptedModel([ANSWER], settings(1)))
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                await limited.ask(requesting(begins=stumble))
+        async with asyncio.timeout(5):
+            assert (await limited.ask()).text == ANSWER
+        assert limited.in_flight == 0
 
-@virtually
-async def test_a_request_that_is_refused_alone_is_not_asked_again_before_others_were_answered() -> None:
-    """A call that could not count is paid for in vain."""
-    model = Refusing([Step(ANSWER, delay_s=100)], settings(4))
-    limited = Limited(model, attempts=4)
-    await limited.ask()
-    (others,) = limited.asking()
-    refusals = Refusals()
-    for times in (1, 2):
-        request = requesting(evaluation="a", refusals=refusals)
-        refusals = (await limited.fails(request, ModelRejectedError)).refusals
-        assert (model.refused, request.failed, refusals.times) == (times, [], times)
-        await others
+    @virtually
+    async def test_it_is_a_chat_model_and_closes_the_one_inside(self) -> None:
+        class Closing(ScriptedModel):
+            closed = False
 
+            async def aclose(self) -> None:
+                self.closed = True
 
-@virtually
-async def test_odd_fields_of_a_reply_are_counted() -> None:
-    class Odd(ScriptedModel):
-        async def complete(self, request: ChatRequest) -> ChatResponse:
-            return structs.replace(await super().complete(request), invalid=("id", "usage"))
+        inside = Closing([ANSWER])
+        limited = Limited(inside)
+        assert isinstance(limited.model, ChatModel)
+        await limited.model.aclose()
+        assert inside.closed
 
-    limited = Limited(Odd([ANSWER], settings()))
-    await limited.ask()
-    samples = limited.page.samples("tracejudge_judge_reply_invalid_total", judge_model="m")
-    assert {sample.labels["field"]: sample.value for sample in samples} == {"id": 1, "model": 0, "usage": 1}
+    @virtually
+    async def test_a_failure_that_passes_is_tried_again_and_every_attempt_is_noted(self) -> None:
+        steps = [
+            Step(failure="judge_unavailable", delay_s=1),
+            Step(failure="timeout", delay_s=2),
+            Step(ANSWER, delay_s=3),
+        ]
+        limited, request = Limited(ScriptedModel(steps, settings()), attempts=4), requesting()
+        assert (await limited.ask(request)).text == ANSWER
+        assert [call.status for call in request.failed] == ["judge_unavailable", "timeout"]
+        assert now() == 1 + 0.5 + 2 + 1 + 3
+        assert limited.statuses() == {"judge_unavailable": 1, "timeout": 1, "ok": 1}
+        limited, request = Limited(ScriptedModel([Step(failure="timeout")], settings()), attempts=3), requesting()
+        assert (await limited.fails(request)).was_asked
+        assert [call.status for call in request.failed] == ["timeout", "timeout"], "those before the last one"
 
+    @virtually
+    async def test_the_attempts_of_an_evaluation_are_its_calls(self) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limited_model, "time", SimpleNamespace(perf_counter=now, time=time.time))
+            steps = [
+                Step(failure="judge_unavailable", delay_s=2),
+                Step('{"rationale": "So.", "result": "yes"}', delay_s=3),
+            ]
+            limited = Limited(ScriptedModel(steps, settings()), attempts=4)
+            assessment = await evaluate(catalogue()["safety"], TRACE, limited.model)
+        # The pause between is in neither.
+        assert [(call.status, call.duration_s) for call in assessment.calls] == [("judge_unavailable", 2), ("ok", 3)]
 
-# --- retries ---
+    @virtually
+    async def test_a_call_refused_by_the_open_circuit_is_no_call(self) -> None:
+        limited, request = Limited(ScriptedModel([Step(failure="judge_rejected")], settings())), requesting()
+        for _ in range(3):
+            error = await limited.fails(request, ModelRejectedError)
+        assert (error.was_asked, request.failed, error.retry_after_s) == (False, [], 1.0)
+        assert limited.statuses() == {"judge_rejected": 1}
+        assert limited.page.value("tracejudge_judge_circuit_open", judge_model="m") == 1
+        assessment = await evaluate(catalogue()["safety"], TRACE, limited.model)
+        assert (assessment.reason, assessment.calls, assessment.retry_after_s) == ("judge_rejected", (), 1.0)
+
+    @virtually
+    async def test_a_rate_limit_within_the_patience_is_waited_for(self) -> None:
+        class Busy(ScriptedModel):
+            async def complete(self, request: ChatRequest) -> ChatResponse:
+                response, is_first = await super().complete(request), len(self.requests) == 1
+                if is_first:
+                    raise RateLimitedError("wait", 4.0)
+                return response
+
+        limited, request = Limited(Busy([ANSWER], settings()), attempts=4), requesting()
+        await limited.ask(request)
+        assert ([call.status for call in request.failed], now()) == (["rate_limited"], 4.0)
+
+    @virtually
+    async def test_begins_is_called_when_the_waiting_is_over(self) -> None:
+        begun = list[float]()
+        limited = Limited(ScriptedModel([Step(ANSWER, delay_s=3)], settings(1)))
+        request = requesting(begins=lambda: begun.append(now()))
+        await asyncio.gather(*(limited.ask(request) for _ in range(3)))
+        assert begun == [0, 3, 6]
+
+    @virtually
+    async def test_an_evaluation_that_is_refused_while_others_are_answered_is_a_bad_request_in_the_end(self) -> None:
+        limited = Limited(Refusing([Step(ANSWER, delay_s=0.01)], settings(4)), attempts=4)
+        stop = asyncio.Event()
+
+        async def others() -> None:
+            while not stop.is_set():
+                await limited.ask()
+
+        going_on = asyncio.ensure_future(others())
+        await asyncio.sleep(1)
+        request = requesting(evaluation="a")
+        error = await limited.fails(request, BadModelRequestError)
+        assert "refused 3 times while other requests were answered" in str(error)
+        assert (len(request.failed), error.message) == (2, "You may not.")
+        later = requesting(evaluation="a", refusals=Refusals(2, 0.5))
+        await limited.fails(later, BadModelRequestError)
+        assert later.failed == [], "what was refused in earlier rounds counts"
+        stop.set()
+        await going_on
+        await asyncio.sleep(0.1)
+        alone = await limited.fails(requesting(evaluation="a", refusals=Refusals(2, 100.0)), ModelRejectedError)
+        assert alone.refusals == Refusals(2, 100.0), "nobody was answered since"
+
+    @each_case("earlier", [0, 1, 2])
+    @virtually
+    async def test_a_request_that_was_refused_alone_before_opens_no_circuit(self, earlier: int) -> None:
+        """Else the last of its calls would leave a circuit open that nobody's call closes."""
+        model = Refusing([ANSWER], settings(4))
+        model.status = 401
+        limited = Limited(model)
+        await asyncio.sleep(1)
+        await limited.ask()
+        refusals = Refusals(earlier, 0.5 if earlier else 0.0)
+        for evaluation in ("a1", "a2", "a3", "a4", "a5"):
+            assert not limited.limiter.circuit_open, "an answer came before: one refused key says nothing of the others"
+            kind = BadModelRequestError if earlier == 2 else ModelRejectedError
+            error = await limited.fails(requesting(evaluation=evaluation, refusals=refusals), kind)
+            assert error.refusals.times == earlier + 1
+        assert limited.limiter.circuit_open == (earlier == 0)
+
+    @virtually
+    async def test_a_request_that_is_refused_alone_is_not_asked_again_before_others_were_answered(self) -> None:
+        """A call that could not count is paid for in vain."""
+        model = Refusing([Step(ANSWER, delay_s=100)], settings(4))
+        limited = Limited(model, attempts=4)
+        await limited.ask()
+        (others,) = limited.asking()
+        refusals = Refusals()
+        for times in (1, 2):
+            request = requesting(evaluation="a", refusals=refusals)
+            refusals = (await limited.fails(request, ModelRejectedError)).refusals
+            assert (model.refused, request.failed, refusals.times) == (times, [], times)
+            await others
+
+    @virtually
+    async def test_odd_fields_of_a_reply_are_counted(self) -> None:
+        class Odd(ScriptedModel):
+            async def complete(self, request: ChatRequest) -> ChatResponse:
+                return structs.replace(await super().complete(request), invalid=("id", "usage"))
+
+        limited = Limited(Odd([ANSWER], settings()))
+        await limited.ask()
+        samples = limited.page.samples("tracejudge_judge_reply_invalid_total", judge_model="m")
+        assert {sample.labels["field"]: sample.value for sample in samples} == {"id": 1, "model": 0, "usage": 1}
+
 
 PASSING = (RateLimitedError, ModelTimeoutError, ModelUnavailableError)
 PERMANENT = (ModelRejectedError, BadModelRequestError, InputTooLongError, ContentFilteredError, ModelError)
 
 
-def test_only_what_may_pass_is_tried_again_four_times_at_most() -> None:
-    assert [is_transient(kind("x")) for kind in (*PASSING, *PERMANENT)] == [True] * 3 + [False] * 5
-    assert [Retries().pause_s(kind("x"), 1) for kind in PERMANENT] == [None] * 5
-    retries = Retries(draw=lambda _low, high: high)
-    assert [retries.pause_s(AWAY, failed) for failed in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, None]
-    retries = Retries(budget=RetryBudget(reserve=0))
-    closed = [retries.pause_s(RateLimitedError("x"), failed, is_blocked=True) for failed in (1, 2, 3, 4)]
-    assert closed == [0.0, 0.0, 0.0, None], "the limiter's pause is long enough"
-    alone = [retries.pause_s(RateLimitedError("x", 3.0), failed) for failed in (1, 2, 3, 4)]
-    assert alone == [3.0, 3.0, 3.0, None], "as long as the endpoint says"
-    assert retries.pause_s(AWAY, 1) is None, "a rate limit needs no budget, and this does"
+class TestRetries:
+    def test_only_what_may_pass_is_tried_again_four_times_at_most(self) -> None:
+        assert [is_transient(kind("x")) for kind in (*PASSING, *PERMANENT)] == [True] * 3 + [False] * 5
+        assert [Retries().pause_s(kind("x"), 1) for kind in PERMANENT] == [None] * 5
+        retries = Retries(draw=lambda _low, high: high)
+        assert [retries.pause_s(AWAY, failed) for failed in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, None]
+        retries = Retries(budget=RetryBudget(reserve=0))
+        closed = [retries.pause_s(RateLimitedError("x"), failed, is_blocked=True) for failed in (1, 2, 3, 4)]
+        assert closed == [0.0, 0.0, 0.0, None], "the limiter's pause is long enough"
+        alone = [retries.pause_s(RateLimitedError("x", 3.0), failed) for failed in (1, 2, 3, 4)]
+        assert alone == [3.0, 3.0, 3.0, None], "as long as the endpoint says"
+        assert retries.pause_s(AWAY, 1) is None, "a rate limit needs no budget, and this does"
 
+    @given(st.integers(0, 10**9), st.integers())
+    def test_backoff_doubles_and_is_bounded(self, failed: int, seed: int) -> None:
+        pause_s = backoff_s(failed, 0.5, 8.0, 0.75, random.Random(seed).uniform)
+        assert 0.75 <= pause_s / min(8.0, 0.5 * 2 ** min(failed, 20)) <= 1
+        assert [backoff_s(failed, 0.5, 8.0) for failed in range(6)] == [0.5, 1, 2, 4, 8, 8]
+        assert backoff_s(5, 0.5, 8.0, 0.0, lambda low, _high: low) == 0, "full jitter"
 
-@given(st.integers(0, 10**9), st.integers())
-def test_backoff_doubles_and_is_bounded(failed: int, seed: int) -> None:
-    pause_s = backoff_s(failed, 0.5, 8.0, 0.75, random.Random(seed).uniform)
-    assert 0.75 <= pause_s / min(8.0, 0.5 * 2 ** min(failed, 20)) <= 1
-    assert [backoff_s(failed, 0.5, 8.0) for failed in range(6)] == [0.5, 1, 2, 4, 8, 8]
-    assert backoff_s(5, 0.5, 8.0, 0.0, lambda low, _high: low) == 0, "full jitter"
+    @given(st.lists(st.booleans(), max_size=2000))
+    def test_the_budget_never_pays_for_more_than_was_earned_and_reserved(self, first: list[bool]) -> None:
+        budget, attempts, paid = RetryBudget(), 0, 0
+        for is_first in first:
+            if is_first:
+                attempts += 1
+                budget.earn()
+            else:
+                paid += budget.spend()
+            assert paid <= 20 + 0.25 * attempts
 
-
-@given(st.lists(st.booleans(), max_size=2000))
-def test_the_budget_never_pays_for_more_than_was_earned_and_reserved(first: list[bool]) -> None:
-    budget, attempts, paid = RetryBudget(), 0, 0
-    for is_first in first:
-        if is_first:
-            attempts += 1
+    def test_the_retry_budget_is_bounded_and_an_outage_costs_the_reserve_and_a_quarter(self) -> None:
+        budget, retries, again = RetryBudget(), Retries(draw=lambda _low, high: high), 0
+        for _ in range(10_000):
             budget.earn()
-        else:
-            paid += budget.spend()
-        assert paid <= 20 + 0.25 * attempts
-
-
-def test_the_retry_budget_is_bounded_and_an_outage_costs_the_reserve_and_a_quarter() -> None:
-    budget, retries, again = RetryBudget(), Retries(draw=lambda _low, high: high), 0
-    for _ in range(10_000):
-        budget.earn()
-    assert sum(budget.spend() for _ in range(1000)) == 100
-    for _ in range(1000):
-        retries.record_first_attempt()
-        again += retries.pause_s(AWAY, 1) is not None
-    assert again == 20 + 250
+        assert sum(budget.spend() for _ in range(1000)) == 100
+        for _ in range(1000):
+            retries.record_first_attempt()
+            again += retries.pause_s(AWAY, 1) is not None
+        assert again == 20 + 250
