@@ -8,19 +8,7 @@ from judge_traces import SHORT
 from model_client import REQUEST, WORDS, asks, result, with_tools
 from model_client import anthropic as client
 from support.messages import MessagesEndpoint, limited, says
-from support.replies import (
-    Behaviour,
-    Call,
-    ToolCall,
-    answers,
-    calls_tools,
-    failing,
-    rejects,
-    sequence,
-    slow,
-    truncated,
-    yes_no,
-)
+from support.replies import Behaviour, Call, ToolCall, answers, calls_tools, failing, rejects, sequence, slow, yes_no
 from tables import table
 
 from judges.core.model import BadModelRequestError
@@ -51,10 +39,7 @@ class TestRequest:
         assert second["messages"][:2] == [*first["messages"], own]
         assert [message["role"] for message in second["messages"]] == ["user", "assistant", "user"]
 
-    def test_the_address_may_hold_the_version_a_slash_or_a_query_and_a_request_no_fixed_part(
-        self,
-        messages: MessagesEndpoint,
-    ) -> None:
+    def test_the_address_may_hold_a_version_a_slash_or_a_query(self, messages: MessagesEndpoint) -> None:
         for end in ("", "/", "/v1", "/v1/", "?beta=true", "/v1?beta=true"):
             assert client(f"{messages.base_url}{end}").ask().finish_reason == "stop"
         client(messages.base_url).ask(msgspec.structs.replace(REQUEST, messages=(Message("user", "Is it so?"),)))
@@ -99,9 +84,7 @@ class TestOptions:
         model.ask()
         assert [options_of(call) for call in messages.calls] == [{"cache_control"}]
 
-    def test_options_that_are_refused_although_they_were_left_out_end_as_a_bad_request(
-        self, messages: MessagesEndpoint
-    ) -> None:
+    def test_refused_although_left_out_is_a_bad_request(self, messages: MessagesEndpoint) -> None:
         messages.behaviour = failing(400, "output_config, temperature and cache_control are not supported here")
         assert isinstance(client(messages.base_url).fails(), BadModelRequestError)
         assert [options_of(call) for call in messages.calls] == [OPTIONS, set()]
@@ -121,9 +104,7 @@ class TestOptions:
             "tool_choice: Input tag 'none' found using 'type' does not match any of the expected tags: 'auto', 'any'",
         ],
     )
-    def test_a_gateway_without_a_choice_of_tools_is_asked_without_it_from_then_on(
-        self, messages: MessagesEndpoint, complaint: str | None
-    ) -> None:
+    def test_a_gateway_may_take_no_choice_of_tools(self, messages: MessagesEndpoint, complaint: str | None) -> None:
         messages.behaviour = rejects("tool_choice", yes_no(), message=complaint)
         model = client(messages.base_url)
         assert [model.ask(LAST).finish_reason for _ in range(2)] == ["stop"] * 2
@@ -133,12 +114,9 @@ class TestOptions:
 
 
 class TestBound:
-    def test_the_bound_is_that_of_the_settings_twice_as_much_after_an_answer_that_was_cut_off(
-        self,
-        messages: MessagesEndpoint,
-    ) -> None:
+    def test_the_bound_is_twice_as_much_after_an_answer_that_was_cut_off(self, messages: MessagesEndpoint) -> None:
         longer = msgspec.structs.replace(REQUEST, output_factor=2)
-        messages.behaviour = truncated("{")
+        messages.behaviour = answers("{", finish_reason="length")
         assert client(messages.base_url).ask().finish_reason == "length"
         for settings, request in (
             ({}, longer),

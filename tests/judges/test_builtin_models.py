@@ -9,20 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from judge_traces import (
-    ASKING,
-    HOSTILE,
-    LONG,
-    SAMPLES,
-    SERVICES,
-    SHORT,
-    YES_NO,
-    all_samples,
-    filled,
-    references,
-    samples,
-    served,
-)
+from judge_traces import ASKING, HOSTILE, LONG, SAMPLES, SHORT, YES_NO, all_samples, filled, references, samples, served
 from support.cases import each_case
 from tables import table
 
@@ -247,8 +234,8 @@ def counted(traces: list[Trace]) -> list[Any]:
 
 class TestSamples:
     def test_each_sample_can_be_published_and_bears_its_labels(self) -> None:
-        assert sorted(path.stem for path in SAMPLES.glob("*.jsonl")) == sorted(SERVICES)
-        for service in SERVICES:
+        assert sorted(path.stem for path in SAMPLES.glob("*.jsonl")) == sorted(COUNTS)
+        for service in COUNTS:
             lines = (SAMPLES / f"{service}.jsonl").read_text(encoding="utf-8").removesuffix("\n").split("\n")
             assert [set(json.loads(line)) - set(Trace.__struct_fields__) for line in lines] == [set()] * len(lines)
             assert [trace.service for trace in samples(service)] == [service] * len(lines)

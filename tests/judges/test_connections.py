@@ -280,9 +280,7 @@ class TestClient:
         asyncio.run(ask_twice())
         assert [call.headers.get("cookie") for call in endpoint.calls] == [None, None]
 
-    def test_certificates_are_loaded_for_https_only_and_must_be_vouched_for(
-        self, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_certificates_must_be_vouched_for(self, certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
         for urls, loaded in (
             (("http://judge/v1", None), False),
             (("https://judge/v1", None), True),
@@ -390,9 +388,7 @@ class TestGuardedAddresses:
             )
             build(msgspec.structs.replace(settings, allow_link_local=True), {})
 
-    def test_a_name_that_leads_to_a_guarded_address_is_refused_and_nothing_is_sent(
-        self, endpoint: ChatEndpoint, names: Callable[..., list[int]]
-    ) -> None:
+    def test_a_name_that_leads_there_is_refused(self, endpoint: ChatEndpoint, names: Callable[..., list[int]]) -> None:
         for found in (["169.254.169.254"], ["127.0.0.1", "fe80::1"]):
             names(found)
             (error,) = post(endpoint)
@@ -403,7 +399,7 @@ class TestGuardedAddresses:
         names(["127.0.0.1", "169.254.169.254"])
         assert post(endpoint, allow_link_local=True) == [200]
 
-    def test_a_name_is_looked_up_again_when_its_time_is_over_or_after_an_outage(
+    def test_a_name_is_looked_up_again(
         self, endpoint: ChatEndpoint, names: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         looked_up = names(["127.0.0.1"])
@@ -418,7 +414,7 @@ class TestGuardedAddresses:
         *good, refused = post(endpoint, 3)
         assert (good, type(refused), len(looked_up), len(endpoint.calls)) == ([200, 200], ModelRejectedError, 3, 2)
 
-    def test_a_dead_address_of_a_name_is_passed_over_and_a_name_without_any_means_unavailable(
+    def test_a_dead_address_is_passed_over(
         self, endpoint: ChatEndpoint, names: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         looked_up = names(["127.0.0.9", "127.0.0.1"])  # nothing listens at the first

@@ -184,9 +184,7 @@ class TestResults:
         assert judge(result=result).metrics == (Metric("mine", scale, rule, pass_at=pass_at, descriptive=is_free),)
 
     @each_case(("labels", "menu", "words"), TABLES["menus"])
-    def test_a_menu_is_divided_by_what_no_label_holds_and_is_no_choice(
-        self, labels: list[str], menu: str, words: str
-    ) -> None:
+    def test_a_menu_is_divided_by_what_no_label_holds(self, labels: list[str], menu: str, words: str) -> None:
         made = judge(result={"labels": labels, "pass": labels[:1]})
         assert f'"result": "{menu}"' in fixed(made)
         assert made.metrics[0].scale == words
@@ -207,9 +205,7 @@ class TestResults:
         assert assessed(judge(result=labels), "unknown").reason == "out_of_range"
 
     @each_case(("result", "answer", "stored"), TABLES["free"].values(), ids=TABLES["free"])
-    def test_a_text_list_or_object_is_stored_without_a_score(
-        self, result: object, answer: object, stored: object
-    ) -> None:
+    def test_a_text_list_or_object_is_stored(self, result: object, answer: object, stored: object) -> None:
         made = judge(result=result)
         outcome = assessed(made, answer)
         assert (outcome.outcome, outcome.scores, outcome.details) == ("scored", (), {"result": stored})
@@ -257,9 +253,7 @@ class TestResults:
             assert (caught.value.key, caught.value.fix) == ("result", text), result
 
     @each_case(("definition", "passes"), TABLES["passes"].values(), ids=TABLES["passes"])
-    def test_yes_passes_of_yes_and_no_unless_the_definition_says_otherwise(
-        self, definition: object, passes: str
-    ) -> None:
+    def test_yes_passes_unless_declared_otherwise(self, definition: object, passes: str) -> None:
         made = define("mine", definition)
         assert (made.metrics[0].pass_rule, assessed(made, passes).scores[0].passed) == (passes, True)
 

@@ -69,9 +69,7 @@ WRONG = {
 
 class TestSettings:
     @each_case(("fields", "sentence"), WRONG.values(), ids=WRONG)
-    def test_settings_that_cannot_serve_are_refused_with_the_key_and_the_fix(
-        self, fields: dict[str, object], sentence: str
-    ) -> None:
+    def test_settings_that_cannot_serve_are_refused(self, fields: dict[str, object], sentence: str) -> None:
         with pytest.raises(ModelSettingsError) as caught:
             check(changed(**fields))
         assert str(caught.value) == sentence
@@ -136,9 +134,7 @@ class TestSettings:
 
 
 class TestKeys:
-    def test_the_key_comes_from_the_variable_or_file_that_is_named_and_from_no_other(
-        self, endpoint: ChatEndpoint, tmp_path: Path
-    ) -> None:
+    def test_the_key_comes_from_where_it_is_named(self, endpoint: ChatEndpoint, tmp_path: Path) -> None:
         settings = changed(base_url=endpoint.base_url)
         ask(changed(settings, api_key_env="JUDGE_KEY"), JUDGE_KEY="sk-1", OPENAI_API_KEY="sk-2")
         ask(settings, OPENAI_API_KEY="sk-2")
@@ -151,9 +147,7 @@ class TestKeys:
             assert response.finish_reason == "stop"
             assert [call.headers["x-api-key"] for call in messages.calls] == ["sk-1"]
 
-    def test_headers_are_sent_by_each_provider_and_no_message_shows_them(
-        self, endpoint: ChatEndpoint, tmp_path: Path
-    ) -> None:
+    def test_headers_are_sent_and_never_shown(self, endpoint: ChatEndpoint, tmp_path: Path) -> None:
         file = str(key_file(tmp_path, b"f1le-value\n"))
         headers = {"X-Team": "search", "x-env": HeaderSource(env="LOGIN"), "x-file": HeaderSource(file=file)}
         sent = {"x-team": "search", "x-env": "t0ken-value", "x-file": "f1le-value"}

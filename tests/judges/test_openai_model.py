@@ -12,18 +12,7 @@ from model_client import REQUEST, WORDS, Client, asks, reply_of, result, with_to
 from model_client import openai as client
 from raw_server import RawServer
 from support.endpoint import ChatEndpoint
-from support.replies import (
-    Behaviour,
-    Reply,
-    answers,
-    failing,
-    not_json,
-    rejects,
-    sequence,
-    slow,
-    truncated,
-    yes_no,
-)
+from support.replies import Behaviour, Reply, answers, failing, rejects, sequence, slow, yes_no
 from tables import table
 
 from judges.core.model import (
@@ -76,10 +65,7 @@ def bounds(endpoint: ChatEndpoint) -> list[dict[str, int]]:
 
 
 class TestConnection:
-    def test_addresses_may_end_with_a_slash_or_a_query_and_a_model_serves_one_loop_after_the_other(
-        self,
-        endpoint: ChatEndpoint,
-    ) -> None:
+    def test_addresses_may_end_with_a_slash_or_a_query(self, endpoint: ChatEndpoint) -> None:
         """Azure's addresses bear their version so."""
         for end in ("/", "?api-version=2024-10-21"):
             repeat(client(f"{endpoint.base_url}{end}"), 2)
@@ -104,7 +90,7 @@ class TestOptions:
         replies = {
             "unknown words": failing(400, 'json: unknown field "response_schema"'),
             "a fault": failing(500, "guided decoding backend not found"),
-            "nothing": not_json("", status=422),
+            "nothing": Reply(raw="", status=422),
         }
         subsets = [set(names) for size in range(5) for names in itertools.combinations(sorted(SENT), size)]
         for (said, reply), refused, required in itertools.product(replies.items(), subsets, (set(), {OLD})):
@@ -130,9 +116,7 @@ class TestOptions:
                 assert statuses(endpoint)[-3:] == [200] * 3, message
                 assert options(endpoint) == {"response_format", OLD, "temperature"} - {field}, message
 
-    def test_options_that_are_named_cost_one_request_each_and_may_have_another_name(
-        self, endpoint: ChatEndpoint
-    ) -> None:
+    def test_options_that_are_named_cost_one_request_each(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = rejects("response_format", rejects("temperature", yes_no()), status=422)
         repeat(client(endpoint.base_url), 3)
         assert statuses(endpoint) == [422, 400, 200, 200, 200]
@@ -264,7 +248,7 @@ class TestBound:
             assert bounds(endpoint) == expected
 
     def test_a_bound_that_is_too_large_becomes_what_the_endpoint_names(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = sequence(failing(400, MODEL), truncated("{"), truncated("{"))
+        endpoint.behaviour = sequence(failing(400, MODEL), answers("{", finish_reason="length"))
         model = client(endpoint.base_url, thinking_tokens=8192)
         assert (model.ask(BOUNDED).finish_reason, model.ask(LONGER).finish_reason) == ("length", "length")
         assert [body[OLD] for body in bounds(endpoint)] == [9692, 4096, 4096], "the limit of a model is remembered"

@@ -4,26 +4,11 @@ import asyncio
 import random
 from typing import Final, NamedTuple
 
+import limit_simulation as sim
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from limit_simulation import (
-    OK,
-    Diary,
-    Simulation,
-    batching,
-    call,
-    calls,
-    failing,
-    lognormal,
-    make_limiter,
-    queueing,
-    rate_limiting,
-    rejection,
-    simulate,
-    steady,
-    virtually,
-)
+from limit_simulation import OK, Diary, call, calls, make_limiter, rejection, virtually
 from support.cases import each_case
 from support.virtual_time import run_virtually
 
@@ -39,50 +24,48 @@ KINDS = st.sampled_from(["ok", "failed", "refused", "restart", "tick"])
 class TestLimit:
     def test_the_limit_begins_at_64_and_is_soon_what_an_endpoint_of_steady_latency_bears(self) -> None:
         assert [AdaptiveLimit(most).limit for most in (1, 7, 64, 65, 5000)] == [1, 7, 64, 64, 64]
-        seen = simulate(MOST, steady(lambda _: 2.0), 60)
+        seen = sim.simulate(MOST, sim.steady(lambda _: 2.0), 60)
         assert seen.limit(1) == MOST
         assert seen.rate(10, 60) == pytest.approx(500, rel=0.03)
         for seed in range(4):
-            latency = lognormal(2.0, 0.7, random.Random(seed))
-            seen = simulate(MOST, steady(lambda _, latency=latency: latency()), 120)
+            latency = sim.lognormal(2.0, 0.7, random.Random(seed))
+            seen = sim.simulate(MOST, sim.steady(lambda _, latency=latency: latency()), 120)
             assert min(seen.between(60, 120)) >= 700, seed
             assert seen.rate(60, 120) >= 0.95 * 500, seed
 
-    @pytest.mark.parametrize("kind", [queueing, batching])
+    @pytest.mark.parametrize("kind", [sim.queueing, sim.batching])
     @each_case(
         ("places", "service_s", "seed"),
         [(*server, seed) for server in ((32, 0.05), (100, 1.0), (200, 2.0)) for seed in range(4)],
     )
-    def test_settles_near_the_knee_and_keeps_the_throughput(
-        self, kind: object, places: int, service_s: float, seed: int
-    ) -> None:
+    def test_settles_near_the_knee(self, kind: object, places: int, service_s: float, seed: int) -> None:
         seconds = max(60, 300 * service_s)
-        seen = simulate(MOST, kind(places, lognormal(service_s, 0.7, random.Random(seed))), seconds)
+        seen = sim.simulate(MOST, kind(places, sim.lognormal(service_s, 0.7, random.Random(seed))), seconds)
         assert seen.rate(seconds / 2, seconds) >= 0.85 * places / service_s
         assert max(seen.between(seconds * 0.8, seconds)) <= 3 * places
 
     def test_floods_outages_and_changes_of_latency_are_followed(self) -> None:
-        seen = simulate(MOST, queueing(100, lambda: 1.0), 200)
+        seen = sim.simulate(MOST, sim.queueing(100, lambda: 1.0), 200)
         assert seen.limit(1) == MOST
         assert max(seen.between(150, 200)) <= 300
         assert seen.rate(150, 200) >= 95
-        seen = simulate(MOST, steady(lambda now: 20.0 if 60 < now < 120 else 2.0), 240)
+        seen = sim.simulate(MOST, sim.steady(lambda now: 20.0 if 60 < now < 120 else 2.0), 240)
         assert min(seen.between(60, 120)) >= 250
         assert seen.limit(200) == MOST
         assert seen.rate(180, 240) >= 0.95 * 500
-        assert simulate(256, steady(lambda now: 1.0 if now < 60 else 5.0), 400).limit(400) == 256
-        seen = simulate(MOST, rate_limiting(50, 50, 2.0), 300)
+        assert sim.simulate(256, sim.steady(lambda now: 1.0 if now < 60 else 5.0), 400).limit(400) == 256
+        seen = sim.simulate(MOST, sim.rate_limiting(50, 50, 2.0), 300)
         assert max(seen.between(60, 300)) <= 200
         assert seen.rate(60, 300) >= 5
 
     def test_failures_at_any_limit_are_no_overload(self) -> None:
         for seed in range(4):
-            seen = simulate(256, failing(0.3, 0.05, 2.0, seed), 300)
+            seen = sim.simulate(256, sim.failing(0.3, 0.05, 2.0, seed), 300)
             assert min(seen.between(0, 300)) >= 8, seed
             assert min(seen.between(200, 300)) >= 64, seed
-        assert min(simulate(MOST, failing(0.02, 60, 2.0), 300).between(0, 300)) >= 64
+        assert min(sim.simulate(MOST, sim.failing(0.02, 60, 2.0), 300).between(0, 300)) >= 64
         # A lowered limit that does not help is undone.
-        assert simulate(256, failing(0.25, 0.2, 0.2), 60).rate(5, 60) >= 0.5 * 256 / 0.2 * 0.75
+        assert sim.simulate(256, sim.failing(0.25, 0.2, 0.2), 60).rate(5, 60) >= 0.5 * 256 / 0.2 * 0.75
 
     def test_ten_failures_of_calls_in_flight_halve_it_once_and_so_do_refusals(self) -> None:
         limit, refused = AdaptiveLimit(64), AdaptiveLimit(64)
@@ -114,7 +97,7 @@ class TestLimit:
         assert limit.limit == 512
 
     def test_the_limit_restarts_at_one_and_climbs_to_half_of_its_former_value(self) -> None:
-        simulation = Simulation(AdaptiveLimit(MOST), steady(lambda _: 1.0))
+        simulation = sim.Simulation(AdaptiveLimit(MOST), sim.steady(lambda _: 1.0))
         simulation.run(30)
         simulation.restart()
         assert simulation.limit.limit == 1
@@ -125,16 +108,14 @@ class TestLimit:
         at_one = AdaptiveLimit(64)
         for _ in range(10):
             at_one.record_refusal(0, 0)
-        assert Simulation(at_one, steady(lambda _: 0.1)).run(120).limit(120) == 64, "at one it tries to grow"
+        assert sim.Simulation(at_one, sim.steady(lambda _: 0.1)).run(120).limit(120) == 64, "at one it tries to grow"
 
     @settings(deadline=None)
     @given(
         st.integers(1, 300),
         st.lists(st.tuples(KINDS, st.floats(0, 100), st.integers(0, 80), st.booleans()), max_size=400),
     )
-    def test_is_never_below_one_nor_above_its_bound(
-        self, most: int, happened: list[tuple[str, float, int, bool]]
-    ) -> None:
+    def test_is_never_out_of_bounds(self, most: int, happened: list[tuple[str, float, int, bool]]) -> None:
         limit, now, begun = AdaptiveLimit(most), 0.0, 100
         for what, seconds, back, wanted in happened:
             now += seconds / 100
@@ -184,7 +165,7 @@ class Endpoint(NamedTuple):
 async def rate(endpoint: Endpoint, most: int, diary: Diary) -> float:
     """Return the answers per second to callers who always want more."""
     draw, loop = random.Random(1), asyncio.get_running_loop()
-    latency, limiter = lognormal(endpoint.latency_s, 0.5, draw), make_limiter(most, 600.0, diary)
+    latency, limiter = sim.lognormal(endpoint.latency_s, 0.5, draw), make_limiter(most, 600.0, diary)
     served = answered = 0
 
     async def caller() -> None:
@@ -228,9 +209,7 @@ class TestHangingCalls:
             (Endpoint(1.0, refuse=0.01), 64, 0.95),
         ],
     )
-    def test_hanging_calls_leave_the_others_nearly_the_rate_of_all_slots(
-        self, endpoint: Endpoint, most: int, share: float
-    ) -> None:
+    def test_others_keep_nearly_the_rate_of_all_slots(self, endpoint: Endpoint, most: int, share: float) -> None:
         diary = Diary()
         assert run_virtually(rate(endpoint, most, diary)) >= share * endpoint.allowed(most)
         assert not [event for event, _ in diary.events if event.startswith("opened")]

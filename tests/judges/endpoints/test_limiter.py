@@ -270,9 +270,7 @@ class TestLimiter:
     @settings(deadline=None, max_examples=100)
     @given(st.lists(steps, max_size=60), st.integers(1, 70))
     @virtually
-    async def test_no_permit_is_lost_after_any_steps(
-        self, plan: list[tuple[str, float, float, float | None]], most: int
-    ) -> None:
+    async def test_no_permit_is_lost(self, plan: list[tuple[str, float, float, float | None]], most: int) -> None:
         limiter, highest = make_limiter(most), 0
 
         async def client(result: str, begins: float, takes: float) -> None:
