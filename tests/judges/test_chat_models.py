@@ -31,30 +31,12 @@ from support.replies import Behaviour, Reply, answers, failing, no_choices, not_
 from tables import table
 
 from judges.core.judge import MIN_OUTPUT_TOKENS
-from judges.core.model import (
-    BadModelRequestError,
-    ContentFilteredError,
-    InputTooLongError,
-    ModelRejectedError,
-    ModelSettings,
-    ModelUnavailableError,
-    RateLimitedError,
-)
+from judges.core.model import BadModelRequestError, ModelError, ModelSettings, ModelUnavailableError
 from judges.core.prompt import Message, ToolCall
 from judges.models.anthropic import AnthropicModel
 from judges.models.openai import OpenAIModel
 
-KINDS = {
-    kind.reason: kind
-    for kind in (
-        BadModelRequestError,
-        ContentFilteredError,
-        InputTooLongError,
-        ModelRejectedError,
-        ModelUnavailableError,
-        RateLimitedError,
-    )
-}
+KINDS = {kind.reason: kind for kind in ModelError.__subclasses__() if kind.__module__ == ModelError.__module__}
 FIXED = {"type": "text", "text": "Judge.", "cache_control": {"type": "ephemeral"}}
 REFUSED = table("tools_refused")
 OURS = "the endpoint takes no tools, and this judge needs a model with function calling: HTTP {}"

@@ -23,7 +23,6 @@ from onnx import TensorProto, helper, numpy_helper
 from support.cases import each_case
 from support.loopback import LoopbackServer
 from tables import table
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from judges.core.decision import Calibration, Decision, Question
 from judges.core.judge import DecisionForm, Judge, Reading
@@ -36,7 +35,9 @@ from tracejudge import Trace
 from worker.base.doctor.http_endpoints import ask, endpoint
 
 TABLES = table("classifiers")
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+# The words of the model, by spaces, and as in files of trained models that say so a truncation to 16 tokens: a
+# classifier that obeyed it would judge the beginning of its evidence alone.
+TOKENIZER = table("tiny_tokenizer")
 PLAIN = tuple(f"w{number}" for number in range(20))
 WORDS = {"confirmed": 4.0, "wrong": -8.0, "broken": math.nan, "[CLS]": -2.0}
 LONG = " ".join(PLAIN * 10)  # 200 tokens
@@ -48,28 +49,13 @@ SINGLE = 'task = "pair"\nlabels = ["supported"]\nsupport = "supported"\nmax_toke
 KEY = "s3cret-key-of-the-test"
 
 
-def tokenizer() -> Tokenizer:
-    words = [*SPECIAL, *(word for word in WORDS if word not in SPECIAL), *PLAIN]
-    made = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, SPECIAL[1]))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.add_special_tokens(list(SPECIAL))
-    places = [(name, made.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=places
-    )
-    # As files of trained models say; a classifier that obeyed would judge the beginning of its evidence alone.
-    made.enable_truncation(16)
-    made.enable_padding(length=16)
-    return made
-
-
 def model(labels: int, supported: int, *, by_token: bool = False, inputs: Sequence[str] = ()) -> onnx.ModelProto:
-    expected = tokenizer()
-    table = np.zeros((expected.get_vocab_size(), labels), np.float32)
+    vocabulary = TOKENIZER["model"]["vocab"]
+    table = np.zeros((len(vocabulary), labels), np.float32)
     for word, weight in WORDS.items():
-        table[expected.token_to_id(word), supported] = 0.0 if by_token and word == "[CLS]" else weight
+        table[vocabulary[word], supported] = 0.0 if by_token and word == "[CLS]" else weight
     # Padding would add a large number, were it not masked.
-    table[expected.token_to_id("[PAD]")] = 100.0
+    table[vocabulary["[PAD]"]] = 100.0
     names = inputs or ("input_ids", "attention_mask")
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["rows"]),
@@ -96,7 +82,7 @@ def write_folder(folder: Path, description: str = PAIR, made: onnx.ModelProto | 
     folder.mkdir(exist_ok=True)
     (folder / "judge.toml").write_text(description)
     (folder / "model.onnx").write_bytes((made or model(2, 1)).SerializeToString())
-    tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     for name, text in others.items():
         (folder / f"{name}.json").write_text(text)
     return folder

@@ -18,15 +18,7 @@ from support.messages import MessagesEndpoint
 from support.replies import Reply, failing, not_json
 from tables import table
 
-from judges.core.model import (
-    ChatRequest,
-    ChatResponse,
-    ModelError,
-    ModelUnavailableError,
-    Quota,
-    RateLimitedError,
-    Window,
-)
+from judges.core.model import ChatRequest, ChatResponse, ModelError, Quota, Window
 from judges.core.prompt import Message
 from judges.core.verdict import Assessment
 from judges.models.replies import anthropic_quota, openai_quota, read_quota, retry_after_s
@@ -256,12 +248,12 @@ class TestQuotas:
     def test_a_time_to_wait_is_read_in_seconds_or_as_a_date(self, endpoint: ChatEndpoint) -> None:
         for header, seconds in (*TABLES["retry_after"].items(), (None, None)):
             failure = fail(endpoint, failing(429, retry_after=header))
-            assert (type(failure), failure.retry_after_s) == (RateLimitedError, seconds), header
+            assert (failure.reason, failure.retry_after_s) == ("rate_limited", seconds), header
         began = time.time()
         failure = fail(endpoint, failing(429, retry_after=email.utils.formatdate(began + 90, usegmt=True)))
         assert 89 - (time.time() - began) < failure.retry_after_s <= 90, "dates have no fractions of seconds"
         failure = fail(endpoint, failing(503, retry_after=7))
-        assert (type(failure), failure.retry_after_s, failure.quota) == (ModelUnavailableError, 7.0, None)
+        assert (failure.reason, failure.retry_after_s, failure.quota) == ("judge_unavailable", 7.0, None)
 
     @given(
         st.text(st.characters(codec="latin-1")) | st.floats().map(str) | st.datetimes().map(email.utils.format_datetime)

@@ -1,15 +1,14 @@
 """Images of a trace: what a model gets of them, and what a verdict says of those that it did not see."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from judge_traces import yes_no_text
+from model_client import Client
 from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint
 from support.replies import Behaviour, answers, failing
 
-from judges.calling.evaluation import evaluate
 from judges.core.model import ModelSettings
 from judges.core.verdict import Assessment
 from judges.models.registry import build
@@ -26,20 +25,20 @@ TRACE = Trace(
     output="A parcel.",
     messages=[Message("user", "[image]\n[image https://u:[redacted password]@h.example/a] [image of a cat] [audio]")],
 )
+
+
+def shown(question: str, answer: str) -> Trace:
+    return Trace(trace_id="1", service="s", input=question, output=answer)
+
+
 YES = answers(yes_no_text("yes", "A parcel is on both."))
 
 
 def run(server: ChatEndpoint, trace: Trace, behaviour: Behaviour = YES, **fields: Any) -> Assessment:
-    async def judge() -> Assessment:
-        model = build(ModelSettings(base_url=server.base_url, model="m", **fields), {})
-        try:
-            return await evaluate(catalogue()["relevance_to_query"], trace, model)
-        finally:
-            await model.aclose()
-
     server.forget()
     server.behaviour = behaviour
-    return asyncio.run(judge())
+    model = build(ModelSettings(base_url=server.base_url, model="m", **fields), {})
+    return Client(model).judge(catalogue()["relevance_to_query"], trace)
 
 
 def addresses(body: dict[str, Any]) -> Sequence[str]:
@@ -66,11 +65,9 @@ def test_addresses_are_passed_on_where_the_model_takes_them_and_the_others_are_c
 
 
 def test_nothing_leads_inwards_and_no_request_has_more_than_twenty() -> None:
-    inwards = Trace(trace_id="1", service="s", input="\n".join(f"[image {url}]" for url in INWARDS), output="o")
-    many = Trace(
-        trace_id="1", service="s", input="".join(f"[image {SHOP}{n}]" for n in range(25)), output=f"[image {SHOP}]"
-    )
-    none = Trace(trace_id="1", service="s", input="[imagine] [image", output="[image of a cat]")
+    inwards = shown("\n".join(f"[image {url}]" for url in INWARDS), "o")
+    many = shown("".join(f"[image {SHOP}{n}]" for n in range(25)), f"[image {SHOP}]")
+    none = shown("[imagine] [image", "[image of a cat]")
     with ChatEndpoint() as server:
         for trace, left_out in ((inwards, len(INWARDS)), (many, 6), (none, None)):
             assessment = run(server, trace, images="url")
@@ -88,8 +85,7 @@ def test_images_that_an_endpoint_refuses_are_left_out_and_its_words_are_kept() -
         assert [len(addresses(call.body)) for call in server.calls][-1] == 0
         assert assessment.details == {"images_refused": "the image is gone", "images_left_out": 6}
         assert {call.status for call in assessment.calls} == {"bad_request", "ok"}
-        plain = Trace(trace_id="1", service="s", input="Hello?", output="o")
-        assert run(server, plain, failing(400, "no"), images="url").reason == "bad_request"
+        assert run(server, shown("Hello?", "o"), failing(400, "no"), images="url").reason == "bad_request"
 
 
 def test_no_form_of_an_image_brings_base64_into_a_trace_and_its_address_is_kept() -> None:

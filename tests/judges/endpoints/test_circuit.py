@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 from limit_simulation import rejection
 from structlog.testing import capture_logs
 
-from judges.core.model import (
-    ModelError,
-    ModelRejectedError,
-    ModelTimeoutError,
-    ModelUnavailableError,
-    Quota,
-    Window,
-)
+from judges.core.model import ModelError, ModelRejectedError, ModelTimeoutError, ModelUnavailableError, Quota, Window
 from judges.endpoints.availability import Circuit, RateLimitState
 from judges.endpoints.circuit_log import CircuitLog
 
