@@ -7,8 +7,8 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 import pytest
@@ -43,52 +43,59 @@ BROKEN = {
     "headers without an end": b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 1_500_000,
     "trailers without an end": CHUNKED[:-2] + b"x: y\r\n" * 1_500_000,
 }
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Serve = Callable[[StreamReader, StreamWriter], Awaitable[None]]
 
 
-@dataclass
-class Served:
-    """Replies or texts of errors, and how many connections they took."""
-
-    replies: list[Reply | str] = field(default_factory=list)
-    connections: int = 0
+Tasks = list["asyncio.Task[None]"]
 
 
-def posted(serve: Serve, *, timeout_s: float = PATIENCE_S, posts: int = 1, pause: bool = False) -> Served:
-    """Post some times, one after another; `pause` lets the server act after each."""
-    served = Served()
-    tasks: list[asyncio.Task[None]] = []
+@contextlib.asynccontextmanager
+async def serving(serve: Serve) -> AsyncIterator[tuple[int, Tasks]]:
+    """Serve each connection in a task; provide the port, and the tasks, which have ended behind the block."""
+    tasks: Tasks = []
 
-    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        served.connections += 1
+    async def connect(reader: StreamReader, writer: StreamWriter) -> None:
         tasks.append(asyncio.current_task())
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             await serve(reader, writer)
             await writer.drain()
         writer.close()
 
-    async def run() -> None:
-        server = await asyncio.start_server(count, "127.0.0.1", 0)
-        url = f"http://user:p%40ss@127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/decisions?key=1"
-        http = HttpEndpoint(url, {"x": "y"}, ModelSettings(timeout_s=timeout_s))
-        try:
+    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], tasks
+    finally:
+        server.close()
+        await asyncio.gather(*tasks)
+
+
+def posted(
+    serve: Serve, *, timeout_s: float = PATIENCE_S, posts: int = 1, pause: bool = False
+) -> tuple[list[Reply | str], int]:
+    """Post some times, one after another; return replies or texts of errors, and how many connections they took.
+
+    `pause` lets the server act after each.
+    """
+
+    async def run() -> tuple[list[Reply | str], int]:
+        replies: list[Reply | str] = []
+        async with serving(serve) as (port, tasks):
+            url = f"http://user:p%40ss@127.0.0.1:{port}/v1/decisions?key=1"
+            http = HttpEndpoint(url, {"x": "y"}, ModelSettings(timeout_s=timeout_s))
             for _ in range(posts):
                 try:
-                    served.replies.append(await http.post(b"abc"))
+                    replies.append(await http.post(b"abc"))
                 except ModelError as error:
-                    served.replies.append(str(error))
+                    replies.append(str(error))
                 if pause:
                     await asyncio.gather(*tasks)
-        finally:
             await http.aclose()
-            server.close()
-            await asyncio.gather(*tasks)
+        return replies, len(tasks)
 
-    asyncio.run(run())
-    return served
+    return asyncio.run(run())
 
 
-async def read(reader: asyncio.StreamReader) -> None:
+async def read(reader: StreamReader) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/decisions?key=1 HTTP/1.1\r\nhost: 127.0.0.1:")
     for line in (b"authorization: Basic dXNlcjpwQHNz", b"x: y", b"content-length: 3"):
@@ -96,12 +103,15 @@ async def read(reader: asyncio.StreamReader) -> None:
     assert await reader.readexactly(3) == b"abc"
 
 
-def replying(data: bytes, size: int, *, times: int = 1) -> Serve:
-    """Serve a reply in pieces."""
+def replying(data: bytes, size: int = 1 << 30, *, times: int = 1, closes: bool = False) -> Serve:
+    """Serve a reply in pieces so many times; or whole, and close the connection at once."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: StreamReader, writer: StreamWriter) -> None:
         for _ in range(times):
             await read(reader)
+            if closes:
+                writer.write(data)
+                return
             for place in range(0, len(data), size):
                 writer.write(data[place : place + size])
                 await writer.drain()
@@ -114,26 +124,21 @@ def replying(data: bytes, size: int, *, times: int = 1) -> Serve:
 async def through_a_proxy(*urls: str) -> tuple[list[Reply], list[bytes]]:
     """Post twice to each address; return the replies, and what the proxy was asked. It answers for `judge.invalid`."""
     heads: list[bytes] = []
-    tasks: list[asyncio.Task[None]] = []
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.append(asyncio.current_task())
-        with contextlib.suppress(asyncio.IncompleteReadError):
-            while True:
-                heads.append(head := await reader.readuntil(b"\r\n\r\n"))
-                if head.startswith(b"CONNECT "):
-                    await tunnel(head, reader, writer)
-                    break
-                await reader.readexactly(2)
-                writer.write(PLAIN)
-        writer.close()
+    async def serve(reader: StreamReader, writer: StreamWriter) -> None:
+        while True:
+            heads.append(head := await reader.readuntil(b"\r\n\r\n"))
+            if head.startswith(b"CONNECT "):
+                return await tunnel(head, reader, writer)
+            await reader.readexactly(2)
+            writer.write(PLAIN)
 
-    async def tunnel(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def tunnel(head: bytes, reader: StreamReader, writer: StreamWriter) -> None:
         host, _, port = head.split()[1].decode().rpartition(":")
         further, away = await asyncio.open_connection(host, int(port))
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
 
-        async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        async def pump(source: StreamReader, target: StreamWriter) -> None:
             with contextlib.suppress(ConnectionError):
                 while data := await source.read(65_536):
                     target.write(data)
@@ -141,86 +146,54 @@ async def through_a_proxy(*urls: str) -> tuple[list[Reply], list[bytes]]:
 
         await asyncio.gather(pump(reader, away), pump(further, writer))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    proxy = f"http://me:s3cret@127.0.0.1:{server.sockets[0].getsockname()[1]}"
     replies: list[Reply] = []
-    try:
+    async with serving(serve) as (port, _):
         for url in urls:
-            http = HttpEndpoint(url, {"x-api-key": "k3y"}, ModelSettings(timeout_s=PATIENCE_S), proxy)
+            proxy, settings = f"http://me:s3cret@127.0.0.1:{port}", ModelSettings(timeout_s=PATIENCE_S)
+            http = HttpEndpoint(url, {"x-api-key": "k3y"}, settings, proxy)
             replies += [await http.post(b"{}") for _ in range(2)]
             await http.aclose()
-    finally:
-        server.close()
-        await asyncio.gather(*tasks)
     return replies, heads
 
 
 class TestHttp:
     def test_a_reply_may_come_in_any_pieces_and_requests_share_a_connection(self) -> None:
-        for data, status, header, body in (
+        for data, status, (name, value), body in (
             (PLAIN, 200, ("content-type", "application/json"), b"{}"),
             (CHUNKED, 200, ("transfer-encoding", "chunked"), b'{"a": [1,2]}'),
             (CONTINUED, 422, ("retry-after", "3"), b""),
         ):
             for size in (1, 7, len(data)):
-                served = posted(replying(data, size, times=2), posts=2)
-                for reply in served.replies:
-                    assert isinstance(reply, Reply), (data, size, reply)
-                    assert (reply.status, reply.headers[header[0]], reply.body) == (status, header[1], body), (
-                        data,
-                        size,
-                    )
-                assert served.connections == 1, (data, size)
+                replies, connections = posted(replying(data, size, times=2), posts=2)
+                assert [type(reply) for reply in replies] == [Reply, Reply], (data, size, replies)
+                actual = {(reply.status, reply.headers[name], reply.body) for reply in replies}
+                assert (actual, connections) == ({(status, value, body)}, 1), (data, size)
+        assert posted(replying(b"HTTP/1.0 200 OK\r\n\r\n{}", closes=True)) == ([Reply(200, {}, b"{}")], 1)
 
-    def test_a_connection_is_not_used_again_where_the_end_of_a_reply_is_unsure(self) -> None:
+    def test_a_connection_is_not_used_again_where_the_end_of_a_reply_is_unsure_or_it_closed(self) -> None:
         for data in (
             PLAIN + b"x",
             PLAIN.replace(b"Content-Type: application/json", b"Connection: CLOSE"),
             PLAIN.replace(b"Content-Type: application/json", b"Connection: close, te"),
             PLAIN.replace(b"HTTP/1.1", b"HTTP/1.0"),
         ):
-            served = posted(replying(data, len(data)), posts=2)
-            assert [type(reply) for reply in served.replies] == [Reply, Reply], (data, served)
-            assert served.connections == 2, data
+            replies, connections = posted(replying(data), posts=2)
+            assert ([type(reply) for reply in replies], connections) == ([Reply, Reply], 2), (data, replies)
+        replies, connections = posted(replying(PLAIN, closes=True), posts=5, pause=True)
+        assert (replies, connections) == ([replies[0]] * 5, 5)
 
-    def test_a_reply_without_a_length_ends_with_the_connection(self) -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await read(reader)
-            writer.write(b"HTTP/1.0 200 OK\r\n\r\n{}")
-
-        assert posted(serve).replies == [Reply(200, {}, b"{}")]
-
-    def test_an_invalid_http_reply_is_refused(self) -> None:
+    def test_an_invalid_http_reply_is_refused_and_a_failure_ends_its_connection_alone(self) -> None:
         for name, data in BROKEN.items():
-
-            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes = data) -> None:
-                await read(reader)
-                writer.write(data)
-
-            (failure,) = posted(serve).replies
-            is_endless = "without an end" in name
-            assert ("longer than" if is_endless else "(BrokenReplyError)") in failure, (name, failure)
-
-    def test_a_connection_that_closed_is_not_used_again(self) -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await read(reader)
-            writer.write(PLAIN)
-
-        served = posted(serve, posts=5, pause=True)
-        assert (served.replies, served.connections) == ([served.replies[0]] * 5, 5)
-
-    def test_a_failure_ends_its_connection_alone(self) -> None:
-        async def closes(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-            await read(reader)
-
-        async def hangs(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-            await read(reader)
-            await reader.read()
-
-        for serve, timeout_s, failure in ((closes, PATIENCE_S, "BrokenReplyError"), (hangs, 0.05, "no answer within")):
-            served = posted(serve, timeout_s=timeout_s, posts=2)
-            assert served.connections == 2, serve
-            assert all(failure in str(reply) for reply in served.replies), (serve, served)
+            (failure,), _ = posted(replying(data, closes=True))
+            error = "longer than" if "without an end" in name else "(BrokenReplyError)"
+            assert error in failure, (name, failure)
+        for serve, timeout_s, failure in (
+            (replying(b"", closes=True), PATIENCE_S, "BrokenReplyError"),
+            (replying(b""), 0.5, "no answer within"),
+        ):
+            replies, connections = posted(serve, timeout_s=timeout_s, posts=2)
+            assert connections == 2, failure
+            assert all(failure in str(reply) for reply in replies), replies
 
     def test_a_proxy_leads_to_http_and_https(self, certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate.path))
