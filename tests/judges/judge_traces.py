@@ -11,6 +11,7 @@ from tables import table
 import judges
 from judges.agent.transcript import transcript
 from judges.core.judge import Judge, Metric
+from judges.core.model import ModelError
 from judges.core.prompt import Block
 from judges.registry import catalogue
 from tracejudge import Document, Message, Tool, ToolCall, Trace
@@ -27,6 +28,9 @@ YES_NO = {
     if judge.metrics == (Metric(name, "0 or 1", "yes"),) and "rationale" in judge.schema["properties"]
 }
 """The judges that say yes or no to a whole trace."""
+
+ERRORS = {kind.reason: kind for kind in ModelError.__subclasses__() if kind.__module__ == ModelError.__module__}
+"""The errors of models by their reasons."""
 
 _TABLES = table("traces")
 SHORT, LONG = (msgspec.convert(_TABLES[name], Trace) for name in ("short", "long"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from judge_traces import ASKING, LONG, SHORT, served
+from judge_traces import ASKING, ERRORS, LONG, SHORT, served
 from model_client import (
     KEY,
     PROMPT,
@@ -31,12 +31,11 @@ from support.replies import Behaviour, Reply, answers, failing, no_choices, not_
 from tables import table
 
 from judges.core.judge import MIN_OUTPUT_TOKENS
-from judges.core.model import BadModelRequestError, ModelError, ModelSettings, ModelUnavailableError
+from judges.core.model import BadModelRequestError, ModelSettings, ModelUnavailableError
 from judges.core.prompt import Message, ToolCall
 from judges.models.anthropic import AnthropicModel
 from judges.models.openai import OpenAIModel
 
-KINDS = {kind.reason: kind for kind in ModelError.__subclasses__() if kind.__module__ == ModelError.__module__}
 FIXED = {"type": "text", "text": "Judge.", "cache_control": {"type": "ephemeral"}}
 REFUSED = table("tools_refused")
 OURS = "the endpoint takes no tools, and this judge needs a model with function calling: HTTP {}"
@@ -166,7 +165,7 @@ class TestEachApi:
             client, peer.server.behaviour = peer.client(), reply
             failure = client.fails()
             actual = type(failure), str(failure), failure.reason
-            assert actual == (KINDS[reason], text.format(url=peer.url), reason), name
+            assert actual == (ERRORS[reason], text.format(url=peer.url), reason), name
             # What may be about an option is asked once more without any; named room for an answer is obeyed once.
             taken = (400, 422) if peer.is_openai else (400,)
             may_be_ours = reply.status == 500 or (reply.status in taken and reason == "bad_request")
@@ -267,7 +266,7 @@ class TestEndpointsWithoutTools:
         for name, (row, reason, text) in REFUSED["other"].items():
             client, peer.server.behaviour = peer.client(), without_tools(reply_of(row))
             failure = client.fails(with_tools())
-            assert (type(failure), str(failure)) == (KINDS[reason], text.format(url=peer.url)), name
+            assert (type(failure), str(failure)) == (ERRORS[reason], text.format(url=peer.url)), name
             assert all("tools" in call.body for call in peer.server.calls), name
             assert len(peer.server.calls) <= 2, name
         # A complaint about a request without tools may quote a trace that speaks of them.

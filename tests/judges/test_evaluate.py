@@ -10,25 +10,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from judge_traces import LONG, SHORT, YES_NO, parse, yes_no_text
+from judge_traces import ERRORS, LONG, SHORT, YES_NO, parse, yes_no_text
 from support.cases import each_case
 from support.virtual_time import run_virtually
 from tables import table
 
 from judges.calling.evaluation import Clock, evaluate
 from judges.core.judge import AnsweredPrompt, Judge, Reading
-from judges.core.model import (
-    BadModelRequestError,
-    ChatRequest,
-    ChatResponse,
-    InputTooLongError,
-    ModelError,
-    ModelRejectedError,
-    ModelSettings,
-    ModelTimeoutError,
-    ModelUnavailableError,
-    RateLimitedError,
-)
+from judges.core.model import ChatRequest, ChatResponse, ModelError, ModelSettings
 from judges.core.prompt import Block, Message, Prompt, render
 from judges.core.verdict import Assessment, Call, Score
 from judges.models.scripted import ScriptedModel, Step
@@ -251,13 +240,13 @@ class TestNoAnswer:
         assert (bounds, first.messages) == ([(bound, 1), (bound, 2)], second.messages)
         for step, last in (
             (CUT, cut),
-            (raising(BadModelRequestError("no")), failed("bad_request")),
-            (raising(InputTooLongError("no")), failed("input_too_long")),
+            (raising(ERRORS["bad_request"]("no")), failed("bad_request")),
+            (raising(ERRORS["input_too_long"]("no")), failed("input_too_long")),
         ):
             assert answered(CUT, step)[0] == unscored(
                 "truncated", "the answer was cut off at the token limit", cut, last
             )
-        assessment, _ = answered(CUT, raising(RateLimitedError("wait")))
+        assessment, _ = answered(CUT, raising(ERRORS["rate_limited"]("wait")))
         assert (assessment.reason, len(assessment.calls)) == ("rate_limited", 2), (
             "a failure of the second request passes"
         )
@@ -276,25 +265,14 @@ class TestNoAnswer:
         assert second.messages[-1].content.startswith("Your answer was cut off after these lines.")
 
     def test_failures_of_the_model_pass_unless_the_request_is_never_taken(self) -> None:
-        errors = [
-            kind("why") for kind in (ModelTimeoutError, RateLimitedError, ModelUnavailableError, ModelRejectedError)
-        ]
-        passing = [*errors, RateLimitedError("why", 2.5), ModelUnavailableError("why", 7.0)]
-        for error in [*passing, BadModelRequestError("why"), InputTooLongError("why")]:
+        reasons = ["timeout", "rate_limited", "judge_unavailable", "judge_rejected"]
+        errors = [ERRORS[reason]("why") for reason in reasons]
+        passing = [*errors, ERRORS["rate_limited"]("why", 2.5), ERRORS["judge_unavailable"]("why", 7.0)]
+        for error in [*passing, ERRORS["bad_request"]("why"), ERRORS["input_too_long"]("why")]:
             assessment, _ = answered(raising(error))
             expected = unscored(error.reason, "why", failed(error.reason), retry_after_s=error.retry_after_s)
             assert (assessment, assessment.is_final) == (expected, error not in passing)
-        reasons = [
-            "timeout",
-            "rate_limited",
-            "judge_unavailable",
-            "judge_rejected",
-            "rate_limited",
-            "judge_unavailable",
-        ]
-        assert [(error.reason, error.retry_after_s) for error in passing] == list(
-            zip(reasons, [None] * 4 + [2.5, 7.0], strict=True)
-        )
+        assert [(error.reason, error.retry_after_s) for error in errors] == [(reason, None) for reason in reasons]
         with pytest.raises(ZeroDivisionError):
             answered(raising(ZeroDivisionError()))
 
@@ -398,7 +376,7 @@ class TestSeveralRequests:
                 (block,) = parse(request.messages[1].content)
                 if block.value == "two":
                     failed_now.set()
-                    raise RateLimitedError("why", 3.0)
+                    raise ERRORS["rate_limited"]("why", 3.0)
                 await asyncio.wait_for(failed_now.wait(), 60)
                 return ChatResponse(YES, input_tokens=7, output_tokens=3)
 
@@ -471,7 +449,7 @@ class TestCalls:
         took = (*earlier, Call(999.75, 0.25, "ok", finish_reason="stop"))
         assert run(SHORT, Telling(ChatResponse(YES, took_s=0.25), *earlier)).calls == took
         for was_asked, last in ((True, (Call(999.5, 0.5, "judge_unavailable"),)), (False, ())):
-            error = ModelUnavailableError("why")
+            error = ERRORS["judge_unavailable"]("why")
             error.took_s, error.was_asked = 0.5, was_asked
             assert run(SHORT, Telling(error, *earlier)).calls == (*earlier, *last)
 

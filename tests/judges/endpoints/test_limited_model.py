@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from judge_traces import ERRORS
 from limit_simulation import rejection, virtually
 from msgspec import structs
 from prometheus_client.openmetrics.exposition import generate_latest
@@ -17,21 +18,7 @@ from support.scrape import Scrape, parse
 
 from judges.calling.evaluation import evaluate
 from judges.core.backoff import backoff_s
-from judges.core.model import (
-    BadModelRequestError,
-    ChatModel,
-    ChatRequest,
-    ChatResponse,
-    ContentFilteredError,
-    InputTooLongError,
-    ModelError,
-    ModelRejectedError,
-    ModelSettings,
-    ModelTimeoutError,
-    ModelUnavailableError,
-    Price,
-    RateLimitedError,
-)
+from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings, Price
 from judges.core.prompt import Message
 from judges.core.verdict import Refusals
 from judges.endpoints import client as limited_model
@@ -47,7 +34,7 @@ REQUEST = ChatRequest((Message("user", "Is it?"),), "safety", {}, dict)
 TRACE = Trace(trace_id="1", service="s", output="It is.")
 ANSWER = "yes!"
 """The scripted model uses as many tokens as its answer has signs, in both directions."""
-AWAY = ModelUnavailableError("away")
+AWAY = ERRORS["judge_unavailable"]("away")
 
 
 def settings(max_in_flight: int = 2, price: Price | None = None, label: str | None = None) -> ModelSettings:
@@ -294,7 +281,7 @@ class TestCalls:
     async def test_a_call_refused_by_the_open_circuit_is_no_call(self) -> None:
         limited, request = Limited(ScriptedModel([Step(failure="judge_rejected")], settings())), requesting()
         for _ in range(3):
-            error = await limited.fails(request, ModelRejectedError)
+            error = await limited.fails(request, ERRORS["judge_rejected"])
         assert (error.was_asked, request.failed, error.retry_after_s) == (False, [], 1.0)
         assert limited.statuses() == {"judge_rejected": 1}
         assert limited.page.value("tracejudge_judge_circuit_open", judge_model="m") == 1
@@ -307,7 +294,7 @@ class TestCalls:
             async def complete(self, request: ChatRequest) -> ChatResponse:
                 response, is_first = await super().complete(request), len(self.requests) == 1
                 if is_first:
-                    raise RateLimitedError("wait", 4.0)
+                    raise ERRORS["rate_limited"]("wait", 4.0)
                 return response
 
         limited, request = Limited(Busy([ANSWER], settings()), attempts=4), requesting()
@@ -334,16 +321,16 @@ class TestCalls:
         going_on = asyncio.ensure_future(others())
         await asyncio.sleep(1)
         request = requesting(evaluation="a")
-        error = await limited.fails(request, BadModelRequestError)
+        error = await limited.fails(request, ERRORS["bad_request"])
         assert "refused 3 times while other requests were answered" in str(error)
         assert (len(request.failed), error.message) == (2, "You may not.")
         later = requesting(evaluation="a", refusals=Refusals(2, 0.5))
-        await limited.fails(later, BadModelRequestError)
+        await limited.fails(later, ERRORS["bad_request"])
         assert later.failed == [], "what was refused in earlier rounds counts"
         stop.set()
         await going_on
         await asyncio.sleep(0.1)
-        alone = await limited.fails(requesting(evaluation="a", refusals=Refusals(2, 100.0)), ModelRejectedError)
+        alone = await limited.fails(requesting(evaluation="a", refusals=Refusals(2, 100.0)), ERRORS["judge_rejected"])
         assert alone.refusals == Refusals(2, 100.0), "nobody was answered since"
 
     @each_case("earlier", [0, 1, 2])
@@ -358,7 +345,7 @@ class TestCalls:
         refusals = Refusals(earlier, 0.5 if earlier else 0.0)
         for evaluation in ("a1", "a2", "a3", "a4", "a5"):
             assert not limited.limiter.circuit_open, "an answer came before: one refused key says nothing of the others"
-            kind = BadModelRequestError if earlier == 2 else ModelRejectedError
+            kind = ERRORS["bad_request"] if earlier == 2 else ERRORS["judge_rejected"]
             error = await limited.fails(requesting(evaluation=evaluation, refusals=refusals), kind)
             assert error.refusals.times == earlier + 1
         assert limited.limiter.circuit_open == (earlier == 0)
@@ -373,7 +360,7 @@ class TestCalls:
         refusals = Refusals()
         for times in (1, 2):
             request = requesting(evaluation="a", refusals=refusals)
-            refusals = (await limited.fails(request, ModelRejectedError)).refusals
+            refusals = (await limited.fails(request, ERRORS["judge_rejected"])).refusals
             assert (model.refused, request.failed, refusals.times) == (times, [], times)
             await others
 
@@ -389,20 +376,18 @@ class TestCalls:
         assert {sample.labels["field"]: sample.value for sample in samples} == {"id": 1, "model": 0, "usage": 1}
 
 
-PASSING = (RateLimitedError, ModelTimeoutError, ModelUnavailableError)
-PERMANENT = (ModelRejectedError, BadModelRequestError, InputTooLongError, ContentFilteredError, ModelError)
-
-
 class TestRetries:
     def test_only_what_may_pass_is_tried_again_four_times_at_most(self) -> None:
-        assert [is_transient(kind("x")) for kind in (*PASSING, *PERMANENT)] == [True] * 3 + [False] * 5
-        assert [Retries().pause_s(kind("x"), 1) for kind in PERMANENT] == [None] * 5
+        kinds = {"model": ModelError, **ERRORS}
+        passing = {reason for reason, kind in kinds.items() if is_transient(kind("x"))}
+        assert passing == {"rate_limited", "timeout", "judge_unavailable"} < kinds.keys()
+        assert {Retries().pause_s(kind("x"), 1) for reason, kind in kinds.items() if reason not in passing} == {None}
         retries = Retries(draw=lambda _low, high: high)
         assert [retries.pause_s(AWAY, failed) for failed in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, None]
         retries = Retries(budget=RetryBudget(reserve=0))
-        closed = [retries.pause_s(RateLimitedError("x"), failed, is_blocked=True) for failed in (1, 2, 3, 4)]
+        closed = [retries.pause_s(ERRORS["rate_limited"]("x"), failed, is_blocked=True) for failed in (1, 2, 3, 4)]
         assert closed == [0.0, 0.0, 0.0, None], "the limiter's pause is long enough"
-        alone = [retries.pause_s(RateLimitedError("x", 3.0), failed) for failed in (1, 2, 3, 4)]
+        alone = [retries.pause_s(ERRORS["rate_limited"]("x", 3.0), failed) for failed in (1, 2, 3, 4)]
         assert alone == [3.0, 3.0, 3.0, None], "as long as the endpoint says"
         assert retries.pause_s(AWAY, 1) is None, "a rate limit needs no budget, and this does"
 
