@@ -199,6 +199,7 @@ class TestRateLimits:
         tokens.record_quota(Quota(None, Window(1000, 10.0)), 0, 0.0, 0.0)
         assert tokens.exhausted_until(10, 0.0) is None
         assert tokens.exhausted_until(11, 0.0) == 10.0, "tokens are counted by the mean of a call"
+        assert tokens.exhausted_until(11, 10.0) is None, "the window is over"
         for window, until in ((Window(0, 1e9), 3600), (Window(0, None, 1030.0), 30.0)):
             limits = RateLimitState(longest)
             limits.record_quota(Quota(window, None), 0, 0.0, 1000.0)
