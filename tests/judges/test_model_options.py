@@ -1,22 +1,25 @@
-"""An OpenAI-compatible endpoint on the loopback: which options it takes, and how much an answer may need."""
+"""What an endpoint of either chat API takes: which options, how much an answer may need, and tools."""
 
 import asyncio
 import itertools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 from judge_traces import SHORT
-from model_client import REQUEST, WORDS, Client, asks, reply_of, result, with_tools
+from model_client import REQUEST, WORDS, Client, anthropic, asks, reply_of, result, with_tools
 from model_client import openai as client
 from raw_server import RawServer
 from support.endpoint import ChatEndpoint
-from support.replies import Behaviour, Reply, answers, failing, rejects, sequence, slow, yes_no
+from support.messages import MessagesEndpoint, limited, says
+from support.replies import Behaviour, Call, Reply, answers, calls_tools, failing, rejects, sequence, slow, yes_no
+from support.replies import ToolCall as Wanted
 from tables import table
 
-from judges.core.model import ChatRequest, ModelError, ModelSettings
-from judges.core.prompt import ToolCall
+from judges.core.model import BadModelRequestError, ChatRequest, ModelError, ModelSettings
+from judges.core.prompt import Message, ToolCall
 from judges.models.request_options import OutputBound, is_about_bound
 from judges.registry import catalogue
 
@@ -55,7 +58,7 @@ def bounds(endpoint: ChatEndpoint) -> list[dict[str, int]]:
     return [{name: call.body[name] for name in (OLD, NEW) if name in call.body} for call in endpoint.calls]
 
 
-class TestConnection:
+class TestOpenAI:
     def test_addresses_may_end_with_a_slash_or_a_query(self, endpoint: ChatEndpoint) -> None:
         """Azure's addresses bear their version so."""
         for end in ("/", "?api-version=2024-10-21"):
@@ -75,7 +78,7 @@ class TestConnection:
             assert server.connections == 1
 
 
-class TestOptions:
+class TestOpenAIOptions:
     def test_options_are_found_out_by_requests_under_way_together(self) -> None:
         """Whichever are refused, whatever is said, with whichever status: all is answered, with at most 4 more."""
         replies = {
@@ -206,7 +209,7 @@ MODEL = "max_tokens is too large: 9692. This model supports at most 4096 complet
 CONTEXT = "This model's maximum context length is 8192 tokens. However, you requested 9692 output tokens and more."
 
 
-class TestBound:
+class TestOpenAIBound:
     def test_thinking_has_an_allowance_until_an_answer_shows_that_there_is_none(self, endpoint: ChatEndpoint) -> None:
         model = client(endpoint.base_url)
         for request in (BOUNDED, BOUNDED, LONGER, REQUEST):
@@ -285,7 +288,7 @@ def needs_tools(then: Behaviour) -> Behaviour:
     return lambda call: then if "tools" in call.body else failing(400, WANTED)
 
 
-class TestTools:
+class TestOpenAITools:
     def test_made_ids_do_not_come_twice_in_a_conversation(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = thinks(content=None, tool_calls=[{"function": {"name": "f"}}])
         model = client(endpoint.base_url)
@@ -322,3 +325,141 @@ class TestTools:
         endpoint.behaviour = yes_no()
         model.ask(LAST)
         assert "tools" not in endpoint.calls[0].body
+
+
+OPTIONS = {"temperature", "output_config", "cache_control"}
+
+
+@pytest.fixture
+def messages() -> Iterator[MessagesEndpoint]:
+    with MessagesEndpoint() as server:
+        yield server
+
+
+def sent(messages: MessagesEndpoint) -> list[int]:
+    return [call.body["max_tokens"] for call in messages.calls]
+
+
+class TestAnthropic:
+    def test_a_repair_request_shows_the_answer_as_the_models_own(self, messages: MessagesEndpoint) -> None:
+        messages.behaviour = sequence(answers("Yes, indeed."), yes_no())
+        assert anthropic(messages.base_url).judge(catalogue()["groundedness"], SHORT).outcome == "scored"
+        first, second = (call.body for call in messages.calls)
+        assert second["system"] == first["system"]
+        own = {"role": "assistant", "content": "Yes, indeed."}
+        assert second["messages"][:2] == [*first["messages"], own]
+        assert [message["role"] for message in second["messages"]] == ["user", "assistant", "user"]
+
+    def test_the_address_may_hold_a_version_a_slash_or_a_query(self, messages: MessagesEndpoint) -> None:
+        for end in ("", "/", "/v1", "/v1/", "?beta=true", "/v1?beta=true"):
+            assert anthropic(f"{messages.base_url}{end}").ask().finish_reason == "stop"
+        anthropic(messages.base_url).ask(msgspec.structs.replace(REQUEST, messages=(Message("user", "Is it so?"),)))
+        assert "system" not in messages.calls[-1].body
+
+
+def in_words(part: str, message: str, then: Behaviour) -> Behaviour:
+    """Refuse requests that hold a part, by a message alone, as this API does."""
+    return lambda call: failing(400, message) if part in options_of(call) else then
+
+
+def options_of(call: Call) -> set[str]:
+    is_marked = "cache_control" in call.body["system"][-1]
+    return {"temperature", "output_config"} & set(call.body) | ({"cache_control"} if is_marked else set())
+
+
+LAST_USE = with_tools(asks(ToolCall("t1", "root", "{}")), result("t1", "A"), may_call=False)
+
+
+class TestAnthropicOptions:
+    def test_options_are_found_out_once_and_remembered(self) -> None:
+        in_turn = rejects("output_config", rejects("temperature", yes_no()))
+        for behaviour, refused in (
+            *((in_words(part, message, yes_no()), {part}) for part, message in table("anthropic")["options"]),
+            (rejects("output_config", yes_no(), status=422), {"output_config"}),
+            (in_words("cache_control", "cache_control is not supported", in_turn), OPTIONS),
+        ):
+            with MessagesEndpoint(behaviour) as messages:
+                model = anthropic(messages.base_url)
+                assert [model.ask().finish_reason for _ in range(4)] == ["stop"] * 4, refused
+                tried = [options_of(call) for call in messages.calls]
+                assert (tried[0], len(tried) <= 4 + 4) == (OPTIONS, True), refused
+                model.ask()
+                assert options_of(messages.calls[-1]) == OPTIONS - refused
+                assert all(call.body["system"][0]["text"] == "Judge." for call in messages.calls)
+
+    def test_options_are_found_out_by_requests_under_way_together(self, messages: MessagesEndpoint) -> None:
+        messages.behaviour = slow(0.05, rejects("output_config", rejects("temperature", yes_no())))
+        model = anthropic(messages.base_url)
+        assert len(model.ask_often(20)) == 20
+        messages.forget()
+        model.ask()
+        assert [options_of(call) for call in messages.calls] == [{"cache_control"}]
+
+    def test_refused_although_left_out_is_a_bad_request(self, messages: MessagesEndpoint) -> None:
+        messages.behaviour = failing(400, "output_config, temperature and cache_control are not supported here")
+        assert isinstance(anthropic(messages.base_url).fails(), BadModelRequestError)
+        assert [options_of(call) for call in messages.calls] == [OPTIONS, set()]
+        assert all("max_tokens" in call.body for call in messages.calls)
+
+    def test_options_that_are_named_with_another_status_stay(self, messages: MessagesEndpoint) -> None:
+        messages.behaviour = sequence(failing(429, "output_config"), failing(503, "temperature"), yes_no())
+        model = anthropic(messages.base_url)
+        assert [model.fails().reason, model.fails().reason] == ["rate_limited", "judge_unavailable"]
+        model.ask()
+        assert options_of(messages.calls[-1]) == OPTIONS
+
+    @pytest.mark.parametrize(
+        "complaint",
+        [
+            None,
+            "tool_choice: Input tag 'none' found using 'type' does not match any of the expected tags: 'auto', 'any'",
+        ],
+    )
+    def test_a_gateway_may_take_no_choice_of_tools(self, messages: MessagesEndpoint, complaint: str | None) -> None:
+        messages.behaviour = rejects("tool_choice", yes_no(), message=complaint)
+        model = anthropic(messages.base_url)
+        assert [model.ask(LAST_USE).finish_reason for _ in range(2)] == ["stop"] * 2
+        bodies = [call.body for call in messages.calls]
+        assert ["tool_choice" in body for body in bodies] == [True, False, False]
+        assert all(len(body["tools"]) == 2 and body["output_config"] == bodies[0]["output_config"] for body in bodies)
+
+
+class TestAnthropicBound:
+    def test_the_bound_is_twice_as_much_after_an_answer_that_was_cut_off(self, messages: MessagesEndpoint) -> None:
+        longer = msgspec.structs.replace(REQUEST, output_factor=2)
+        messages.behaviour = answers("{", finish_reason="length")
+        assert anthropic(messages.base_url).ask().finish_reason == "length"
+        for settings, request in (
+            ({}, longer),
+            ({"max_output_tokens": 512}, longer),
+            ({"max_output_tokens": 500}, REQUEST),
+        ):
+            anthropic(messages.base_url, **settings).ask(request)
+        assert sent(messages) == [8192, 16384, 1024, 500]
+        messages.forget()
+        messages.behaviour = limited(10_000, calls_tools(Wanted("root", "{}")))
+        model = anthropic(messages.base_url)
+        assert model.ask(with_tools()).finish_reason == "length"
+        (call,) = model.ask(msgspec.structs.replace(with_tools(), output_factor=2)).tool_calls
+        assert (call.name, call.arguments, sent(messages)) == ("root", "{}", [8192, 16384])
+
+    def test_thinking_has_an_allowance_until_an_answer_has_none(self, messages: MessagesEndpoint) -> None:
+        bounded, text = msgspec.structs.replace(REQUEST, max_output_tokens=1500), {"type": "text", "text": "Yes."}
+        thought = {"type": "thinking", "thinking": WORDS, "signature": "s"}
+        model, other = anthropic(messages.base_url), anthropic(messages.base_url)
+        messages.behaviour = sequence(says(thought, text), says(text))
+        for each in (model, model, model, other, other):
+            each.ask(bounded)
+        assert sent(messages) == [9692, 9692, 9692, 9692, 1500]
+
+    def test_a_limit_that_the_endpoint_names_is_kept(self, messages: MessagesEndpoint) -> None:
+        of_model = "max_tokens: 8192 > 4096, which is the maximum allowed number of output tokens for claude-3-20240307"
+        of_context = "input length and `max_tokens` exceed context limit: 195000 + 8192 > 200000"
+        for message, expected in ((of_model, [8192, 4096, 4096]), (of_context, [8192, 5000, 8192])):
+            messages.forget()
+            messages.behaviour = sequence(failing(400, message), answers("Yes."))
+            model = anthropic(messages.base_url)
+            assert [model.ask().text, model.ask().text] == ["Yes.", "Yes."]
+            assert sent(messages) == expected
+        messages.behaviour = failing(400, of_model)
+        assert type(anthropic(messages.base_url).fails()) is BadModelRequestError, "refused twice"
