@@ -6,19 +6,10 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judge_traces import ERRORS
 from limit_simulation import OK, Diary, call, calls, make_limiter, now, rejection, virtually
 
-from judges.core.model import (
-    BadModelRequestError,
-    ChatResponse,
-    ModelError,
-    ModelRejectedError,
-    ModelTimeoutError,
-    ModelUnavailableError,
-    Quota,
-    RateLimitedError,
-    Window,
-)
+from judges.core.model import ChatResponse, ModelError, ModelUnavailableError, Quota, RateLimitedError, Window
 from judges.core.verdict import Refusals
 from judges.endpoints.limiter import EndpointLimiter
 
@@ -47,7 +38,7 @@ RESULTS = {
     "no": NO,
     "fewer": RateLimitedError("fewer"),
     "fewer soon": RateLimitedError("fewer", 0.5),
-    "bad": BadModelRequestError("bad"),
+    "bad": ERRORS["bad_request"]("bad"),
     "nothing": None,
 }
 # What a call ends with, when it begins, what it takes, and when it is cancelled.
@@ -82,10 +73,10 @@ class TestLimiter:
         limiter = make_limiter(1, diary=diary)
         first = start(call(limiter, NO))
         await asyncio.sleep(0)
-        assert [type(error) for error in await calls(3, limiter)] == [ModelRejectedError] * 3
+        assert [error.reason for error in await calls(3, limiter)] == ["judge_rejected"] * 3
         await first
         assert (limiter.circuit_open, limiter.blocked_for_s) == (True, 1.0)
-        with pytest.raises(ModelRejectedError, match="no") as caught:
+        with pytest.raises(ERRORS["judge_rejected"], match="no") as caught:
             await limiter.acquire()
         assert (caught.value.retry_after_s, caught.value.was_asked) == (1.0, False)
         assert diary.events == [("opened no", 1.0)]
@@ -216,7 +207,7 @@ class TestLimiter:
     async def test_another_answer_than_the_wanted_is_an_answer(self) -> None:
         limiter = make_limiter(4)
         await outage(limiter, 9)
-        await call(limiter, BadModelRequestError("bad"), 0.0)
+        await call(limiter, ERRORS["bad_request"]("bad"), 0.0)
         await outage(limiter, 9)
         assert not limiter.circuit_open
 
@@ -238,12 +229,12 @@ class TestLimiter:
     @virtually
     async def test_calls_begun_before_the_opening_do_not_reopen_the_circuit(self) -> None:
         limiter = make_limiter(64)
-        slow = start(calls(30, limiter, ModelTimeoutError("slow"), 20.0))
+        slow = start(calls(30, limiter, ERRORS["timeout"]("slow"), 20.0))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for _ in range(30):
             assert not limiter.circuit_open, "the older calls may be answered"
-            await call(limiter, ModelRejectedError("no"), 0.0)
+            await call(limiter, ERRORS["judge_rejected"]("no"), 0.0)
         assert limiter.circuit_open
         await asyncio.sleep(1)
         await call(limiter)

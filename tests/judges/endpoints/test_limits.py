@@ -13,15 +13,7 @@ from structlog.testing import capture_logs
 from support.cases import each_case
 from support.virtual_time import run_virtually
 
-from judges.core.model import (
-    ChatResponse,
-    ModelError,
-    ModelRejectedError,
-    ModelTimeoutError,
-    ModelUnavailableError,
-    Quota,
-    Window,
-)
+from judges.core.model import ChatResponse, ModelError, ModelTimeoutError, ModelUnavailableError, Quota, Window
 from judges.endpoints.availability import Circuit, RateLimitState
 from judges.endpoints.circuit_log import CircuitLog
 from judges.endpoints.concurrency import AdaptiveLimit
@@ -374,10 +366,10 @@ class TestLog:
     def test_the_log_names_model_reason_and_duration_of_an_open_circuit(self) -> None:
         with capture_logs() as lines:
             events = CircuitLog("gpt")
-            events.circuit_opened(ModelRejectedError("HTTP 401"), 0.96)
-            events.calls_delayed(ModelRejectedError("HTTP 401"), 2.0)
+            events.circuit_opened(rejection(), 0.96)
+            events.calls_delayed(rejection(), 2.0)
             events.circuit_closed(12.34)
-        cause = {"reason": "judge_rejected", "note": "HTTP 401"}
+        cause = {"reason": "judge_rejected", "note": "no"}
         assert lines == [
             {"event": "circuit opened", "log_level": "warning", "judge_model": "gpt", **cause, "seconds": 1.0},
             {"event": "circuit closed", "log_level": "info", "judge_model": "gpt", "seconds": 12.3},
