@@ -2,13 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from support.messages import CachedUsage
 from support.processes import PATIENCE_S
-from support.replies import Behaviour, answers
+from support.replies import Behaviour, Reply, Usage, answers, failing
+from support.replies import ToolCall as Wanted
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
@@ -38,6 +40,26 @@ def with_tools(*messages: Message, may_call: bool = True) -> ChatRequest:
     return msgspec.structs.replace(
         REQUEST, messages=(*REQUEST.messages, *messages), tools=(SEARCH, ROOT), may_call=may_call
     )
+
+
+def reply_of(row: Sequence[Any] | Mapping[str, Any]) -> Reply:
+    """Make a reply of a table: a status, message and fields of an error, or fields of a reply with `body` as JSON."""
+    if not isinstance(row, Mapping):
+        status, message, *more = row
+        return failing(status, message, **dict(*more))
+    fields = dict(row)
+    if "body" in fields:
+        fields["raw"] = json.dumps(fields.pop("body"))
+    if fields.get("usage"):
+        fields["usage"] = (Usage if len(fields["usage"]) == 2 else CachedUsage)(*fields["usage"])
+    return Reply(**fields | {"tool_calls": tuple(Wanted(*call) for call in fields.get("tool_calls", ()))})
+
+
+def shown(response: ChatResponse) -> dict[str, Any]:
+    """Return what a response holds, as JSON without defaults."""
+    default = json.loads(msgspec.json.encode(ChatResponse("")))
+    actual = json.loads(msgspec.json.encode(response))
+    return {name: value for name, value in actual.items() if value != default[name]}
 
 
 def asks(*calls: ToolCall, text: str = "") -> Message:

@@ -4,18 +4,16 @@ None of this was tried against the real servers.
 """
 
 import itertools
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 from explorations import TRACE, exploring
 from judge_traces import yes_no_text
-from model_client import anthropic, openai
+from model_client import anthropic, openai, reply_of
 from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint
 from support.messages import says as says_blocks
-from support.replies import Behaviour, Call, Reply, failing, yes_no
+from support.replies import Behaviour, Call, Reply, failing, sequence, yes_no
 
 from judges.core.exploration import Limits
 from judges.core.verdict import Assessment
@@ -24,19 +22,19 @@ from judges.registry import catalogue
 YES = yes_no_text("yes")
 LIMITS = Limits(max_rounds=2)
 UNREADABLE = "It seems fine."
+Messages = list[dict[str, Any]]
+Rule = Callable[[Messages], str | None]
 
-Rule = Callable[[list[dict[str, Any]]], str | None]
 
-
-def says(message: dict[str, object]) -> Reply:
-    return Reply(raw=json.dumps({"choices": [{"message": message}]}))
+def says(**message: object) -> Reply:
+    return reply_of({"body": {"choices": [{"message": message}]}})
 
 
 def used(number: int, **extra: object) -> dict[str, object]:
     return {"id": f"c{number}", "type": "function", "function": {"name": "read", "arguments": "{}"}, **extra}
 
 
-def after_tools(messages: list[dict[str, Any]]) -> str | None:
+def after_tools(messages: Messages) -> str | None:
     """Complain as Mistral's servers do."""
     follows = {"system": {"user"}, "user": {"assistant"}, "assistant": {"user", "tool"}, "tool": {"tool", "assistant"}}
     roles = [message["role"] for message in messages]
@@ -46,41 +44,46 @@ def after_tools(messages: list[dict[str, Any]]) -> str | None:
     return None if roles[-1] in {"user", "tool"} else "Expected last role User or Tool"
 
 
-def with_thoughts(messages: list[dict[str, Any]]) -> str | None:
+def answers_of(messages: Messages) -> list[tuple[int, dict[str, Any]]]:
+    return [(number, message) for number, message in enumerate(messages) if message["role"] == "assistant"]
+
+
+def with_thoughts(messages: Messages) -> str | None:
     """Complain as DeepSeek does in thinking mode."""
-    for number, message in enumerate(messages):
-        if message["role"] == "assistant" and message.get("reasoning_content") != f"Thought {number}.":
+    for number, message in answers_of(messages):
+        if message.get("reasoning_content") != f"Thought {number}.":
             return f"Missing `reasoning_content` field in the assistant message at message index {number}."
     return None
 
 
-def with_signatures(messages: list[dict[str, Any]]) -> str | None:
+def with_signatures(messages: Messages) -> str | None:
     """Complain as Gemini does."""
-    for message in messages:
-        for call in message.get("tool_calls", ()):
-            if call.get("extra_content") != {"google": {"thought_signature": f"sign+{call['id']}=="}}:
-                return "Function call is missing a thought_signature in functionCall parts."
-    return None
+    calls = [call for message in messages for call in message.get("tool_calls", ())]
+    if all(call.get("extra_content") == signature(call["id"]) for call in calls):
+        return None
+    return "Function call is missing a thought_signature in functionCall parts."
 
 
-def with_details(messages: list[dict[str, Any]]) -> str | None:
+def signature(call_id: str) -> dict[str, object]:
+    return {"google": {"thought_signature": f"sign+{call_id}=="}}
+
+
+def with_details(messages: Messages) -> str | None:
     """Complain as models behind OpenRouter do."""
-    for number, message in enumerate(messages):
-        if message["role"] == "assistant" and message.get("reasoning_details") != details(number):
-            return "reasoning_details must be given unchanged"
-    return None
+    if all(message.get("reasoning_details") == details(number) for number, message in answers_of(messages)):
+        return None
+    return "reasoning_details must be given unchanged"
 
 
 def details(number: int) -> list[dict[str, object]]:
     return [{"type": "reasoning.encrypted", "data": f"e{number}", "index": 0.50, "format": None}]
 
 
-def with_pieces(messages: list[dict[str, Any]]) -> str | None:
+def with_pieces(messages: Messages) -> str | None:
     """Complain where Mistral's reasoning models do not find their thoughts as they wrote them."""
-    for number, message in enumerate(messages):
-        if message["role"] == "assistant" and message["content"][0] != pieces(number, "")[0]:
-            return "the thoughts must be given unchanged"
-    return None
+    if all(message["content"][0] == pieces(number, "")[0] for number, message in answers_of(messages)):
+        return None
+    return "the thoughts must be given unchanged"
 
 
 def pieces(number: int, text: str) -> list[dict[str, object]]:
@@ -88,7 +91,7 @@ def pieces(number: int, text: str) -> list[dict[str, object]]:
     return [thought, {"type": "text", "text": text}]
 
 
-def without_thoughts(messages: list[dict[str, Any]]) -> str | None:
+def without_thoughts(messages: Messages) -> str | None:
     """Complain as Groq does."""
     for number, message in enumerate(messages):
         if "reasoning_content" in message:
@@ -104,100 +107,73 @@ def thinking(call: Call) -> Reply:
     messages, number = call.body["messages"], len(call.body["messages"])
     beside = {"reasoning_content": f"Thought {number}.", "reasoning_details": details(number)}
     if "tools" in call.body:
-        extra = {"google": {"thought_signature": f"sign+c{number}=="}}
-        return says({"content": None, "tool_calls": [used(number, extra_content=extra)], **beside})
-    is_first = messages[-1]["role"] == "tool"
-    return says({"content": UNREADABLE if is_first else YES, **beside})
+        return says(content=None, tool_calls=[used(number, extra_content=signature(f"c{number}"))], **beside)
+    return says(content=UNREADABLE if messages[-1]["role"] == "tool" else YES, **beside)
 
 
-def demanding(rule: Rule) -> Behaviour:
-    def behave(call: Call) -> Reply:
-        complaint = rule(call.body["messages"])
-        return thinking(call) if complaint is None else failing(400, complaint)
+def in_pieces(call: Call) -> Reply:
+    messages, number = call.body["messages"], len(call.body["messages"])
+    if "tools" in call.body:
+        return says(content=pieces(number, ""), tool_calls=[used(number)])
+    return says(content=pieces(number, UNREADABLE if messages[-1]["role"] == "tool" else YES))
+
+
+def demanding(*rules: Rule, then: Behaviour = thinking) -> Behaviour:
+    def behave(call: Call) -> Behaviour:
+        complaint = next(filter(None, (rule(call.body["messages"]) for rule in rules)), None)
+        return then if complaint is None else failing(400, complaint)
 
     return behave
 
 
 def explored(endpoint: ChatEndpoint, behaviour: Behaviour) -> Assessment:
+    endpoint.forget()
     endpoint.behaviour = behaviour
     return openai(endpoint.base_url).judge(exploring(LIMITS), TRACE)
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [after_tools, with_thoughts, with_signatures, with_details],
-    ids=["roles", "thoughts", "signatures", "details"],
-)
-def test_two_rounds_the_last_call_and_a_repair_are_in_form(endpoint: ChatEndpoint, rule: Rule) -> None:
-    assessment = explored(endpoint, demanding(rule))
-    assert (assessment.outcome, assessment.note) == ("scored", None)
-    assert [call.status for call in endpoint.calls] == [200] * 4
+def statuses(endpoint: ChatEndpoint) -> list[int | None]:
+    return [call.status for call in endpoint.calls]
 
 
-def test_an_answer_in_pieces_is_read_and_goes_back_as_it_came(endpoint: ChatEndpoint) -> None:
-    def behave(call: Call) -> Reply:
-        messages = call.body["messages"]
-        complaint = after_tools(messages) or with_pieces(messages)
-        if complaint is not None:
-            return failing(400, complaint)
-        if "tools" in call.body:
-            return says({"content": pieces(len(messages), ""), "tool_calls": [used(len(messages))]})
-        return says({"content": pieces(len(messages), UNREADABLE if messages[-1]["role"] == "tool" else YES)})
+class TestMessages:
+    def test_two_rounds_the_last_call_and_a_repair_are_in_form(self, endpoint: ChatEndpoint) -> None:
+        for behaviour in (
+            *map(demanding, (after_tools, with_thoughts, with_signatures, with_details)),
+            demanding(after_tools, with_pieces, then=in_pieces),
+        ):
+            assessment = explored(endpoint, behaviour)
+            assert (assessment.outcome, assessment.note, statuses(endpoint)) == ("scored", None, [200] * 4)
 
-    assert explored(endpoint, behave).outcome == "scored"
-    assert [call.status for call in endpoint.calls] == [200] * 4
+    def test_a_model_that_is_told_to_read_first_gets_messages_in_form(self, endpoint: ChatEndpoint) -> None:
+        calls_second = sequence(yes_no(), says(content=None, tool_calls=[used(1)]), yes_no())
+        assert explored(endpoint, demanding(after_tools, then=calls_second)).outcome == "scored"
 
+    def test_a_server_that_takes_no_thoughts_gets_none_from_then_on(self, endpoint: ChatEndpoint) -> None:
+        assert explored(endpoint, demanding(without_thoughts)).outcome == "scored"
+        assert statuses(endpoint) == [200, 400, 200, 200, 200]
+        assert all("response_format" in call.body for call in endpoint.calls[-2:])
 
-def test_a_model_that_is_told_to_read_first_gets_messages_in_form(endpoint: ChatEndpoint) -> None:
-    def behave(call: Call) -> Reply:
-        complaint = after_tools(call.body["messages"])
-        if complaint is not None:
-            return failing(400, complaint)
-        return says({"content": None, "tool_calls": [used(1)]}) if len(endpoint.calls) == 2 else yes_no()
+    def test_a_server_that_misses_thoughts_is_not_taken_for_one_that_refuses_them(self, endpoint: ChatEndpoint) -> None:
+        complaint = failing(400, "Missing `reasoning_content` field in the assistant message at message index 2.")
+        endpoint.behaviour = lambda call: complaint if len(call.body["messages"]) > 2 else thinking(call)
+        client = openai(endpoint.base_url)
+        assert client.judge(exploring(LIMITS), TRACE).reason == "bad_request"
+        endpoint.forget()
+        endpoint.behaviour = demanding(with_thoughts)
+        assert client.judge(exploring(LIMITS), TRACE).outcome == "scored"
 
-    assert explored(endpoint, behave).outcome == "scored"
-
-
-def test_a_server_that_takes_no_thoughts_gets_none_from_then_on(endpoint: ChatEndpoint) -> None:
-    assert explored(endpoint, demanding(without_thoughts)).outcome == "scored"
-    assert [call.status for call in endpoint.calls] == [200, 400, 200, 200, 200]
-    assert all("response_format" in call.body for call in endpoint.calls[-2:])
-
-
-def test_a_server_that_misses_thoughts_is_not_taken_for_one_that_refuses_them(endpoint: ChatEndpoint) -> None:
-    complaint = failing(400, "Missing `reasoning_content` field in the assistant message at message index 2.")
-    endpoint.behaviour = lambda call: complaint if len(call.body["messages"]) > 2 else thinking(call)
-    client = openai(endpoint.base_url)
-    assert client.judge(exploring(LIMITS), TRACE).reason == "bad_request"
-    endpoint.forget()
-    endpoint.behaviour = demanding(with_thoughts)
-    assert client.judge(exploring(LIMITS), TRACE).outcome == "scored"
-
-
-@pytest.mark.parametrize("chars", [200_000, 300_000], ids=["long", "too long"])
-def test_thoughts_are_kept_up_to_a_size(endpoint: ChatEndpoint, chars: int) -> None:
-    def behave(call: Call) -> Reply:
-        if len(call.body["messages"]) > 2:
-            return yes_no()
-        return says({"content": None, "tool_calls": [used(1)], "reasoning_content": "x" * chars})
-
-    assert explored(endpoint, behave).outcome == "scored"
-    (sent,) = (message for message in endpoint.calls[-1].body["messages"] if message["role"] == "assistant")
-    assert ("reasoning_content" in sent) == (chars == 200_000)
-
-
-def test_a_judge_without_tools_sends_none_back(endpoint: ChatEndpoint) -> None:
-    endpoint.behaviour = lambda call: says(
-        {"content": YES if len(call.body["messages"]) > 2 else UNREADABLE, "reasoning_content": "?"}
-    )
-    assert openai(endpoint.base_url).judge(catalogue()["groundedness"], TRACE).outcome == "scored"
-    assert not any("reasoning_content" in message for message in endpoint.calls[-1].body["messages"])
-
-
-@pytest.fixture
-def messages() -> Iterator[MessagesEndpoint]:
-    with MessagesEndpoint() as server:
-        yield server
+    def test_thoughts_are_kept_up_to_a_size_and_only_for_judges_with_tools(self, endpoint: ChatEndpoint) -> None:
+        for chars in (200_000, 300_000):
+            long = says(content=None, tool_calls=[used(1)], reasoning_content="x" * chars)
+            assert explored(endpoint, sequence(long, yes_no())).outcome == "scored"
+            ((_, sent),) = answers_of(endpoint.calls[-1].body["messages"])
+            assert ("reasoning_content" in sent) == (chars == 200_000)
+        endpoint.behaviour = lambda call: says(
+            content=YES if len(call.body["messages"]) > 2 else UNREADABLE, reasoning_content="?"
+        )
+        assert openai(endpoint.base_url).judge(catalogue()["groundedness"], TRACE).outcome == "scored"
+        assert not any("reasoning_content" in message for message in endpoint.calls[-1].body["messages"])
 
 
 THOUGHT = {"type": "thinking", "thinking": "Where to look?", "signature": "Eo8B+/=="}
@@ -206,52 +182,32 @@ USE = {"type": "tool_use", "id": "t1", "name": "read", "input": {"a": 1}}
 WORD = {"type": "text", "text": "I look."}
 
 
-class TestMessages:
-    """What Anthropic's models think."""
+class TestBlocks:
+    def test_blocks_come_back_in_their_place(self) -> None:
+        other, unreadable = {**USE, "id": "t2"}, [THOUGHT, {"type": "text", "text": UNREADABLE}]
+        for blocks, steps, place in (
+            ([THOUGHT, WORD, USE], [], 1),
+            ([THOUGHT, HIDDEN, USE, other], [], 1),
+            ([WORD, THOUGHT, USE, HIDDEN, other], [], 1),
+            (unreadable, [says_blocks(USE, stop_reason="tool_use"), says_blocks(*unreadable)], -2),
+        ):
+            order = sequence(*(steps or [says_blocks(*blocks, stop_reason="tool_use")]), yes_no())
+            with MessagesEndpoint(order) as messages:
+                assert anthropic(messages.base_url).judge(exploring(LIMITS), TRACE).outcome == "scored"
+                sent = messages.calls[-1].body["messages"][place]
+                assert sent == {"role": "assistant", "content": blocks}
 
-    @pytest.mark.parametrize(
-        "blocks",
-        [
-            [THOUGHT, WORD, USE],
-            [THOUGHT, HIDDEN, USE, {**USE, "id": "t2"}],
-            [WORD, THOUGHT, USE, HIDDEN, {**USE, "id": "t2"}],
-        ],
-        ids=["before a word", "hidden", "between"],
-    )
-    def test_comes_back_in_its_place(self, messages: MessagesEndpoint, blocks: list[dict[str, Any]]) -> None:
-        messages.behaviour = lambda call: (
-            yes_no() if len(call.body["messages"]) > 1 else says_blocks(*blocks, stop_reason="tool_use")(call)
-        )
-        assert anthropic(messages.base_url).judge(exploring(LIMITS), TRACE).outcome == "scored"
-        assert messages.calls[-1].body["messages"][1] == {"role": "assistant", "content": blocks}
+    def test_the_newest_results_are_marked_for_caching_while_more_may_be_asked(self) -> None:
+        def uses(call: Call) -> Behaviour:
+            pair = ({**USE, "id": f"{name}{call.index}"} for name in "tu")
+            return yes_no() if "output_config" in call.body else says_blocks(*pair, stop_reason="tool_use")
 
-    def test_comes_back_with_an_unreadable_answer(self, messages: MessagesEndpoint) -> None:
-        text = [THOUGHT, {"type": "text", "text": UNREADABLE}]
-        steps = [says_blocks(USE, stop_reason="tool_use"), says_blocks(*text), yes_no()]
-        messages.behaviour = lambda _: steps[len(messages.calls) - 1]
-        assert anthropic(messages.base_url).judge(exploring(LIMITS), TRACE).outcome == "scored"
-        assert messages.calls[-1].body["messages"][-2] == {"role": "assistant", "content": text}
-
-    def test_the_newest_results_are_marked_for_caching_while_more_may_be_asked(
-        self, messages: MessagesEndpoint
-    ) -> None:
-        def use(number: int) -> Behaviour:
-            return says_blocks({**USE, "id": f"t{number}"}, {**USE, "id": f"u{number}"}, stop_reason="tool_use")
-
-        messages.behaviour = lambda call: yes_no() if "output_config" in call.body else use(len(messages.calls))
-        assert anthropic(messages.base_url).judge(exploring(LIMITS), TRACE).outcome == "scored"
-        marked = [
-            [
-                each["tool_use_id"]
-                for message in call.body["messages"]
-                for each in blocks(message)
-                if "cache_control" in each
+        with MessagesEndpoint(uses) as messages:
+            assert anthropic(messages.base_url).judge(exploring(LIMITS), TRACE).outcome == "scored"
+            contents = [[message["content"] for message in call.body["messages"]] for call in messages.calls]
+            blocks = [
+                [block for content in each if isinstance(content, list) for block in content] for each in contents
             ]
-            for call in messages.calls
-        ]
-        assert marked == [[], ["u1"], []]
-        assert all("cache_control" in call.body["system"][-1] for call in messages.calls)
-
-
-def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
-    return [] if isinstance(message["content"], str) else message["content"]
+            marked = [[block["tool_use_id"] for block in each if "cache_control" in block] for each in blocks]
+            assert marked == [[], ["u0"], []]
+            assert all("cache_control" in call.body["system"][-1] for call in messages.calls)

@@ -58,9 +58,7 @@ def asking(answer: Any, number: int) -> Assessment:
         (SHARE, (0.2, 0.4, 0.9, 0.3), (pytest.approx(0.35), None), "1"),
     ],
 )
-def test_majority_median_and_what_has_none(
-    metric: Metric, answers: Sequence[Any], expected: Any, rationale: str | None
-) -> None:
+def test_majority_and_median(metric: Metric, answers: Sequence[Any], expected: Any, rationale: str | None) -> None:
     joined = join_samples([asking(answer, number) for number, answer in enumerate(answers)], [metric])
     assert len(joined.details["samples"]) == len(answers)  # type: ignore[arg-type] # a list
     rated = [(score.raw, score.passed) for score in joined.scores]

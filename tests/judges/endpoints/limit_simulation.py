@@ -1,77 +1,117 @@
-"""A small simulation of an endpoint under an adaptive limit: events in virtual time, callers that always want more."""
+"""An endpoint under an adaptive limit, simulated in virtual time, and the limiters of the tests."""
 
+import asyncio
+import functools
 import heapq
 import math
 import random
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from support.virtual_time import run_virtually
+
+from judges.core.model import ChatResponse, ModelError, ModelRejectedError
+from judges.endpoints.availability import LimiterEvents
 from judges.endpoints.concurrency import AdaptiveLimit
+from judges.endpoints.limiter import EndpointLimiter, LimiterClock
+
+OK = ChatResponse("yes")
+Server = Callable[[float, int], tuple[float, str]]
+"""At which time and with which end (ok, failed, refused) a call ends that begins now beside so many others."""
 
 
-class Ended(NamedTuple):
-    """When a call ends, and how: an answer, a failure, or a refusal."""
-
-    at: float
-    how: str = "ok"
+def virtually(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run a test that is a coroutine in virtual time."""
+    return functools.wraps(test)(lambda *values, **fixtures: run_virtually(test(*values, **fixtures)))
 
 
-class Server(Protocol):
-    def arrive(self, now: float, in_flight: int) -> Ended: ...
+def rejection(status: int = 401) -> ModelRejectedError:
+    error = ModelRejectedError("no")
+    error.status = status
+    return error
 
 
-class Steady:
-    """Answers after a latency that does not depend on load."""
+class Diary(LimiterEvents):
+    def __init__(self) -> None:
+        self.events = list[tuple[str, float]]()
 
-    def __init__(self, latency: Callable[[float], float]) -> None:
-        self._latency = latency
+    def circuit_opened(self, error: ModelError, seconds: float) -> None:
+        self.events.append((f"opened {error}", seconds))
 
-    def arrive(self, now: float, in_flight: int) -> Ended:  # noqa: ARG002 - the protocol's name
-        return Ended(now + self._latency(now))
+    def circuit_closed(self, seconds: float) -> None:
+        self.events.append(("closed", seconds))
 
+    def calls_delayed(self, error: ModelError, seconds: float) -> None:
+        self.events.append((f"waits {error}", seconds))
 
-class Queueing:
-    """Works on ``places`` calls at a time, the others wait in order."""
-
-    def __init__(self, places: int, service: Callable[[], float], timeout_s: float = 60.0) -> None:
-        self._free = [0.0] * places
-        self._service = service
-        self._timeout_s = timeout_s
-
-    def arrive(self, now: float, in_flight: int) -> Ended:  # noqa: ARG002 - the protocol's name
-        ends = max(now, heapq.heappop(self._free)) + self._service()
-        if ends - now > self._timeout_s:
-            heapq.heappush(self._free, ends - self._service())
-            return Ended(now + self._timeout_s, "failed")
-        heapq.heappush(self._free, ends)
-        return Ended(ends)
+    def endpoint_error(self, error: ModelError) -> None:
+        self.events.append((f"said {error}", 0.0))
 
 
-class Batching:
-    """Slows down with load beyond ``knee`` calls, as a GPU does that works on all at once."""
-
-    def __init__(self, knee: int, latency: Callable[[], float]) -> None:
-        self._knee = knee
-        self._latency = latency
-
-    def arrive(self, now: float, in_flight: int) -> Ended:
-        return Ended(now + self._latency() * max(1.0, in_flight / self._knee))
+def make_limiter(most: int = 4, patience_s: float = 5.0, diary: Diary | None = None) -> EndpointLimiter:
+    """Make a limiter with the longest possible intervals."""
+    clock = LimiterClock(now, now, lambda _low, high: high)
+    return EndpointLimiter(most, patience_s=patience_s, clock=clock, events=diary or Diary())
 
 
-class RateLimiter:
-    """Accepts this many calls a second with a burst, and refuses the others at once."""
+def now() -> float:
+    return asyncio.get_running_loop().time()
 
-    def __init__(self, per_second: float, burst: float, latency_s: float) -> None:
-        self._per_second, self._burst, self._latency_s = per_second, burst, latency_s
-        self._tokens, self._at = burst, 0.0
 
-    def arrive(self, now: float, in_flight: int) -> Ended:  # noqa: ARG002 - the protocol's name
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second)
-        self._at = now
-        if self._tokens < 1:
-            return Ended(now + 0.01, "refused")
-        self._tokens -= 1
-        return Ended(now + self._latency_s)
+async def call(limiter: EndpointLimiter, result: ChatResponse | ModelError = OK, seconds: float = 1.0) -> float:
+    """Make one call, and return when it began."""
+    permit = await limiter.acquire()
+    await asyncio.sleep(seconds)
+    limiter.release(permit, result)
+    return permit.began
+
+
+async def calls(count: int, *arguments: Any, **fields: Any) -> list[Any]:
+    """Make calls at the same time, and return when each began, or its error."""
+    return await asyncio.gather(*(call(*arguments, **fields) for _ in range(count)), return_exceptions=True)
+
+
+def steady(latency: Callable[[float], float]) -> Server:
+    return lambda at, _: (at + latency(at), "ok")
+
+
+def queueing(places: int, service: Callable[[], float], timeout_s: float = 60.0) -> Server:
+    """Work on so many calls at a time; the others wait in order."""
+    free = [0.0] * places
+
+    def arrive(at: float, _: int) -> tuple[float, str]:
+        ends = max(at, heapq.heappop(free)) + service()
+        is_late = ends - at > timeout_s
+        heapq.heappush(free, ends - service() if is_late else ends)
+        return (at + timeout_s, "failed") if is_late else (ends, "ok")
+
+    return arrive
+
+
+def batching(knee: int, latency: Callable[[], float]) -> Server:
+    """Slow down with load beyond ``knee`` calls, as a GPU does that works on all at once."""
+    return lambda at, in_flight: (at + latency() * max(1.0, in_flight / knee), "ok")
+
+
+def failing(share: float, after_s: float, latency_s: float, seed: int = 1) -> Server:
+    """Fail with a share of the calls, however many there are."""
+    draw = random.Random(seed)
+    return lambda at, _: (at + after_s, "failed") if draw.random() < share else (at + latency_s, "ok")
+
+
+def rate_limiting(per_second: float, burst: float, latency_s: float) -> Server:
+    """Accept so many calls a second with a burst, and refuse the others at once."""
+    tokens, last = burst, 0.0
+
+    def arrive(at: float, _: int) -> tuple[float, str]:
+        nonlocal tokens, last
+        tokens, last = min(burst, tokens + (at - last) * per_second), at
+        if tokens < 1:
+            return at + 0.01, "refused"
+        tokens -= 1
+        return at + latency_s, "ok"
+
+    return arrive
 
 
 def lognormal(mean: float, cv: float, draw: random.Random) -> Callable[[], float]:
@@ -99,14 +139,11 @@ class Simulation:
     """Callers who always want more calls than there may be, at one endpoint."""
 
     def __init__(self, limit: AdaptiveLimit, server: Server) -> None:
-        self.limit = limit
-        self.now = 0.0
-        self._server = server
+        self.limit, self._server = limit, server
+        self.now, self._tick_at = 0.0, math.inf
         self._number = self._in_flight = 0
         self._events: list[tuple[float, int, str, float]] = []
-        self._tick_at = math.inf
-        self._limits = [(0.0, limit.limit)]
-        self._answered: list[float] = []
+        self._seen = Seen([(0.0, limit.limit)], [])
 
     def run(self, seconds: float) -> Seen:
         until = self.now + seconds
@@ -116,7 +153,7 @@ class Simulation:
             self._end(number, how, began)
             self._begin()
         self.now = until
-        return Seen(self._limits, self._answered)
+        return self._seen
 
     def restart(self) -> None:
         self.limit.restart(self._number)
@@ -128,7 +165,7 @@ class Simulation:
             return
         self._in_flight -= 1
         if how == "ok":
-            self._answered.append(self.now)
+            self._seen.answered.append(self.now)
             self.limit.record_answer(number, self._number, self.now - began, self.now, contended=True)
         elif how == "failed":
             self.limit.record_failure(number, self._number, self.now, contended=True)
@@ -138,17 +175,17 @@ class Simulation:
     def _begin(self) -> None:
         while self._in_flight < self.limit.limit:
             self._in_flight += 1
-            ended = self._server.arrive(self.now, self._in_flight)
-            heapq.heappush(self._events, (ended.at, self._number, ended.how, self.now))
+            ends, how = self._server(self.now, self._in_flight)
+            heapq.heappush(self._events, (ends, self._number, how, self.now))
             self._number += 1
         self.limit.record_demand(self.now)
         looks_at = self.limit.next_tick_at
         if looks_at is not None and looks_at < self._tick_at:
             self._tick_at = max(looks_at, self.now)
             heapq.heappush(self._events, (self._tick_at, -1, "tick", self.now))
-        if self._limits[-1][1] != self.limit.limit:
-            self._limits.append((self.now, self.limit.limit))
+        if self._seen.limits[-1][1] != self.limit.limit:
+            self._seen.limits.append((self.now, self.limit.limit))
 
 
-def simulate(limit: AdaptiveLimit, server: Server, seconds: float) -> Seen:
-    return Simulation(limit, server).run(seconds)
+def simulate(most: int, server: Server, seconds: float) -> Seen:
+    return Simulation(AdaptiveLimit(most), server).run(seconds)

@@ -6,152 +6,105 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.virtual_time import run_virtually
+from judge_traces import ERRORS
+from limit_simulation import OK, Diary, call, calls, make_limiter, now, rejection, virtually
 
-from judges.core.model import (
-    BadModelRequestError,
-    ChatResponse,
-    ModelError,
-    ModelRejectedError,
-    ModelTimeoutError,
-    ModelUnavailableError,
-    Quota,
-    RateLimitedError,
-    Window,
-)
+from judges.core.model import ChatResponse, ModelError, ModelUnavailableError, Quota, RateLimitedError, Window
 from judges.core.verdict import Refusals
-from judges.endpoints.availability import LimiterEvents
-from judges.endpoints.limiter import EndpointLimiter, LimiterClock
+from judges.endpoints.limiter import EndpointLimiter
 
-OK = ChatResponse("yes")
 AWAY = ModelUnavailableError("away")
-NO = ModelRejectedError("no")
-NO.status = 401
+NO = rejection()
+FEWER = RateLimitedError("fewer", 30.0)
+start = asyncio.ensure_future
 
 
-class Diary(LimiterEvents):
-    def __init__(self) -> None:
-        self.events = list[tuple[str, float]]()
-
-    def circuit_opened(self, error: ModelError, seconds: float) -> None:
-        self.events.append((f"opened {error}", seconds))
-
-    def circuit_closed(self, seconds: float) -> None:
-        self.events.append(("closed", seconds))
-
-    def calls_delayed(self, error: ModelError, seconds: float) -> None:
-        self.events.append((f"waits {error}", seconds))
-
-    def endpoint_error(self, error: ModelError) -> None:
-        self.events.append((f"said {error}", 0.0))
+async def away(patience_s: float = 60.0, most: int = 4, diary: Diary | None = None) -> EndpointLimiter:
+    """Make a limiter whose circuit ten failures have opened."""
+    limiter = make_limiter(most, patience_s, diary)
+    await outage(limiter, 10)
+    assert limiter.circuit_open
+    return limiter
 
 
-def make_limiter(most: int = 4, patience_s: float = 5.0, diary: Diary | None = None) -> EndpointLimiter:
-    loop = asyncio.get_running_loop()
-    timing = LimiterClock(loop.time, loop.time, lambda _low, high: high)
-    return EndpointLimiter(most, patience_s=patience_s, clock=timing, events=diary or Diary())
+async def outage(limiter: EndpointLimiter, failures: int) -> None:
+    for _ in range(failures):
+        await call(limiter, AWAY, 0.0)
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
+RESULTS = {
+    "ok": OK,
+    "away": AWAY,
+    "no": NO,
+    "fewer": RateLimitedError("fewer"),
+    "fewer soon": RateLimitedError("fewer", 0.5),
+    "bad": ERRORS["bad_request"]("bad"),
+    "nothing": None,
+}
+# What a call ends with, when it begins, what it takes, and when it is cancelled.
+steps = st.tuples(st.sampled_from(sorted(RESULTS)), st.floats(0, 3), st.floats(0, 3), st.none() | st.floats(0, 5))
 
 
-async def call(limiter: EndpointLimiter, result: ChatResponse | ModelError = OK, seconds: float = 1.0) -> float:
-    """Make one call, and tell when it began."""
-    taken = await limiter.acquire()
-    await asyncio.sleep(seconds)
-    limiter.release(taken, result)
-    return taken.began
-
-
-def test_permits_are_granted_in_order_of_requests() -> None:
-    async def run() -> None:
+class TestLimiter:
+    @virtually
+    async def test_permits_are_granted_in_order_and_answers_raise_their_number(self) -> None:
         limiter = make_limiter(2)
-        assert await asyncio.gather(*(call(limiter) for _ in range(6))) == [0, 0, 1, 1, 2, 2]
-        assert len(limiter._waiters) == 0
+        assert await calls(6, limiter) == [0, 0, 1, 1, 2, 2]
+        many, began = make_limiter(128), now()
+        assert many.limit == 64
+        await calls(300, many, seconds=0.01)
+        # Without answers the limit would double after 0.2 s.
+        assert (many.limit, now() - began < 0.2) == (128, True)
 
-    run_virtually(run())
-
-
-def test_a_waiter_that_is_cancelled_as_its_permit_comes_passes_it_on() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_a_waiter_that_is_cancelled_as_its_permit_comes_passes_it_on(self) -> None:
         limiter = make_limiter(1)
         first = await limiter.acquire()
-        cancelled, second = (asyncio.ensure_future(limiter.acquire()) for _ in range(2))
+        cancelled, second = (start(limiter.acquire()) for _ in range(2))
         await asyncio.sleep(0)
         limiter.release(first, OK)
         cancelled.cancel()
         await asyncio.wait([cancelled, second], timeout=1.0)
         assert (cancelled.cancelled(), second.done(), limiter.in_flight) == (True, True, 1)
 
-    run_virtually(run())
-
-
-def test_answers_of_many_callers_raise_the_limit() -> None:
-    async def run() -> None:
-        limiter = make_limiter(128)
-        assert limiter.limit == 64
-        await asyncio.gather(*(call(limiter, seconds=0.01) for _ in range(300)))
-        # Without answers the limit would double after 0.2 s.
-        assert (limiter.limit, now() < 0.2) == (128, True)
-
-    run_virtually(run())
-
-
-def test_a_rejection_closes_it_for_all_and_names_the_cause() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_a_rejection_closes_it_for_all_and_names_the_cause(self) -> None:
         diary = Diary()
         limiter = make_limiter(1, diary=diary)
-        first = asyncio.ensure_future(call(limiter, NO))
+        first = start(call(limiter, NO))
         await asyncio.sleep(0)
-        others = await asyncio.gather(*(call(limiter) for _ in range(3)), return_exceptions=True)
+        assert [error.reason for error in await calls(3, limiter)] == ["judge_rejected"] * 3
         await first
-        assert [type(error) for error in others] == [ModelRejectedError] * 3
         assert (limiter.circuit_open, limiter.blocked_for_s) == (True, 1.0)
-        with pytest.raises(ModelRejectedError, match="no") as caught:
+        with pytest.raises(ERRORS["judge_rejected"], match="no") as caught:
             await limiter.acquire()
         assert (caught.value.retry_after_s, caught.value.was_asked) == (1.0, False)
         assert diary.events == [("opened no", 1.0)]
 
-    run_virtually(run())
-
-
-def test_waiting_calls_are_refused_when_the_gate_closes() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_waiting_calls_are_refused_when_the_gate_closes(self) -> None:
         limiter = make_limiter(1)
-        first = asyncio.ensure_future(call(limiter, RateLimitedError("fewer", 30.0)))
+        first = start(call(limiter, FEWER))
         await asyncio.sleep(0)
-        others = await asyncio.gather(*(call(limiter) for _ in range(3)), return_exceptions=True)
+        others = await calls(3, limiter)
         assert now() == 1.0
-        assert [(str(error), error.reason, error.retry_after_s) for error in others] == [  # type: ignore[union-attr]
-            ("the endpoint asks for fewer requests", "rate_limited", 30.0)
-        ] * 3
+        expected = ("the endpoint asks for fewer requests", "rate_limited", 30.0)
+        assert [(str(error), error.reason, error.retry_after_s) for error in others] == [expected] * 3
         await first
-        assert not limiter.circuit_open
-        assert limiter.blocked_for_s == 30.0
+        assert (limiter.circuit_open, limiter.blocked_for_s) == (False, 30.0)
 
-    run_virtually(run())
-
-
-def test_a_short_pause_is_waited_for_and_one_call_goes_first() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_a_short_pause_is_waited_for_and_one_call_goes_first(self) -> None:
         diary = Diary()
         limiter = make_limiter(4, diary=diary)
         await call(limiter, RateLimitedError("fewer", 3.0))
         assert diary.events == [("waits fewer", 3.0)]
-        assert await asyncio.gather(*(call(limiter) for _ in range(4))) == [4.0, 5.0, 5.2, 6.0]
+        assert await calls(4, limiter) == [4.0, 5.0, 5.2, 6.0]
 
-    run_virtually(run())
-
-
-def test_one_probe_after_the_other_until_one_is_answered() -> None:
-    async def run() -> None:
-        diary = Diary()
-        limiter = make_limiter(4, patience_s=60, diary=diary)
-        for _ in range(10):
-            await call(limiter, AWAY, 0.0)
-        assert limiter.circuit_open
-        results = iter([AWAY, AWAY, OK, OK, OK])
+    @virtually
+    async def test_one_probe_after_the_other_until_one_is_answered(self) -> None:
+        diary, results = Diary(), iter([AWAY, AWAY, OK, OK, OK])
+        limiter = await away(diary=diary)
 
         async def probing() -> float:
             taken = await limiter.acquire()
@@ -164,29 +117,18 @@ def test_one_probe_after_the_other_until_one_is_answered() -> None:
         assert all(at >= 8.5 for at in begun[3:])
         assert [event for event in diary.events if "waits" not in event[0]] == [("opened away", 1.0), ("closed", 8.5)]
 
-    run_virtually(run())
-
-
-def test_a_call_with_little_patience_fails_early_in_an_outage() -> None:
-    async def run() -> None:
-        limiter = make_limiter(4, patience_s=5.0)
-        for _ in range(10):
-            await call(limiter, AWAY, 0.0)
-        ended = [asyncio.ensure_future(call(limiter, AWAY, 0.0)) for _ in range(4)]
-        outcomes = await asyncio.gather(*ended, return_exceptions=True)
+    @virtually
+    async def test_a_call_with_little_patience_fails_early_in_an_outage(self) -> None:
+        limiter = await away(5.0)
+        outcomes = await calls(4, limiter, AWAY, 0.0)
         assert now() == 3.0, "1 s, then 2 s; the next 4 s are too many"
         assert outcomes[:2] == [1.0, 3.0]
         assert all(isinstance(error, ModelUnavailableError) for error in outcomes[2:])
         assert limiter.blocked_for_s == 4.0
 
-    run_virtually(run())
-
-
-def test_a_probe_that_hangs_does_not_hide_for_long_that_the_endpoint_is_back() -> None:
-    async def run() -> None:
-        limiter = make_limiter(4, patience_s=60)
-        for _ in range(10):
-            await call(limiter, AWAY, 0.0)
+    @virtually
+    async def test_a_probe_that_hangs_does_not_hide_for_long_that_the_endpoint_is_back(self) -> None:
+        limiter = await away()
         hung = await limiter.acquire()
         assert (hung.began, hung.is_probe) == (1.0, True)
         assert await call(limiter) == 16.0, "another one, as the first has no answer"
@@ -194,28 +136,20 @@ def test_a_probe_that_hangs_does_not_hide_for_long_that_the_endpoint_is_back() -
         limiter.release(hung, AWAY)
         assert not limiter.circuit_open, "what hung then says nothing of now"
 
-    run_virtually(run())
-
-
-def test_a_probe_that_is_answered_after_another_changes_nothing() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_a_probe_that_is_answered_after_another_changes_nothing(self) -> None:
         diary = Diary()
-        limiter = make_limiter(64, patience_s=60, diary=diary)
-        for _ in range(10):
-            await call(limiter, AWAY, 0.0)
+        limiter = await away(most=64, diary=diary)
         hung = await limiter.acquire()
         await call(limiter)
-        await asyncio.gather(*(call(limiter) for _ in range(40)))
+        await calls(40, limiter)
         limit, events = limiter.limit, list(diary.events)
         assert limit > 1
         limiter.release(hung, OK)
         assert (limiter.limit, limiter.circuit_open, limiter.blocked_for_s, diary.events) == (limit, False, 0.0, events)
 
-    run_virtually(run())
-
-
-def test_for_how_long_it_has_been_open_is_known_once_a_call_has_ended() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_for_how_long_it_has_been_open_is_known_once_a_call_has_ended(self) -> None:
         limiter = make_limiter(1)
         assert limiter.open_for_s is None
         under_way = await limiter.acquire()
@@ -239,24 +173,15 @@ def test_for_how_long_it_has_been_open_is_known_once_a_call_has_ended() -> None:
         await asyncio.sleep(2)
         await call(limiter)
         assert (limiter.open_for_s, limiter.circuit_open) == (0.0, False)
+        other = make_limiter()
+        await call(other, AWAY)
+        assert other.open_for_s == 0.0, "a failure is word enough of an endpoint"
 
-    run_virtually(run())
-
-
-def test_a_failure_is_word_enough_of_an_endpoint() -> None:
-    async def run() -> None:
-        limiter = make_limiter()
-        await call(limiter, AWAY)
-        assert limiter.open_for_s == 0.0
-
-    run_virtually(run())
-
-
-def test_after_the_shutdown_no_call_begins_or_waits() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_after_the_shutdown_no_call_begins_or_waits(self) -> None:
         limiter = make_limiter(1)
         under_way = await limiter.acquire()
-        waiting = asyncio.ensure_future(limiter.acquire())
+        waiting = start(limiter.acquire())
         await asyncio.sleep(1)
         limiter.close()
         with pytest.raises(ModelUnavailableError) as turned_away:
@@ -267,129 +192,76 @@ def test_after_the_shutdown_no_call_begins_or_waits() -> None:
             await limiter.acquire()
         assert now() == 1.0
 
-    run_virtually(run())
-
-
-def test_a_probe_that_is_broken_off_gives_the_next_its_turn() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_a_probe_that_is_broken_off_gives_the_next_its_turn(self) -> None:
         limiter = make_limiter(4)
         await call(limiter, RateLimitedError("fewer", 1.0))
         taken = await limiter.acquire()
         assert taken.is_probe
-        waiting = asyncio.ensure_future(limiter.acquire())
+        waiting = start(limiter.acquire())
         await asyncio.sleep(0)
         limiter.release(taken, None)
         assert (await waiting).is_probe
 
-    run_virtually(run())
-
-
-def test_another_answer_than_the_wanted_is_an_answer() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_another_answer_than_the_wanted_is_an_answer(self) -> None:
         limiter = make_limiter(4)
-        for _ in range(9):
-            await call(limiter, AWAY, 0.0)
-        await call(limiter, BadModelRequestError("bad"), 0.0)
-        for _ in range(9):
-            await call(limiter, AWAY, 0.0)
+        await outage(limiter, 9)
+        await call(limiter, ERRORS["bad_request"]("bad"), 0.0)
+        await outage(limiter, 9)
         assert not limiter.circuit_open
 
-    run_virtually(run())
-
-
-def test_a_pause_that_a_failing_endpoint_asks_for_is_kept_too() -> None:
-    async def run() -> None:
-        limiter = make_limiter(4)
-        await call(limiter, ModelUnavailableError("busy", 40.0), 0.0)
-        assert limiter.blocked_for_s == 40.0
-        with pytest.raises(ModelError):
-            await limiter.acquire()
-
-    run_virtually(run())
-
-
-def test_a_quota_that_is_used_up_is_waited_for() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_long_pauses_and_used_up_quotas_turn_away_and_short_ones_are_waited_for(self) -> None:
+        for result, seconds in (
+            (ModelUnavailableError("busy", 40.0), 40.0),
+            (ChatResponse("yes", quota=Quota(Window(0, 300.0), None)), 300.0),
+        ):
+            limiter = make_limiter(8)
+            await call(limiter, result, 0.0)
+            assert limiter.blocked_for_s == seconds
+            with pytest.raises(RateLimitedError):
+                await limiter.acquire()
         limiter = make_limiter(8)
-        told = ChatResponse("yes", quota=Quota(Window(2, 3.0), None))
-        await call(limiter, told, 0.0)
-        assert await asyncio.gather(*(call(limiter) for _ in range(4))) == [0, 0, 3, 3]
+        await call(limiter, ChatResponse("yes", quota=Quota(Window(2, 3.0), None)), 0.0)
+        assert await calls(4, limiter) == [0, 0, 3, 3]
 
-    run_virtually(run())
-
-
-def test_a_quota_that_stays_used_up_turns_away() -> None:
-    async def run() -> None:
-        limiter = make_limiter(8)
-        await call(limiter, ChatResponse("yes", quota=Quota(Window(0, 300.0), None)), 0.0)
-        assert limiter.blocked_for_s == 300.0
-        with pytest.raises(RateLimitedError):
-            await limiter.acquire()
-
-    run_virtually(run())
-
-
-def test_calls_begun_before_the_opening_do_not_reopen_the_circuit() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_calls_begun_before_the_opening_do_not_reopen_the_circuit(self) -> None:
         limiter = make_limiter(64)
-        slow = [asyncio.ensure_future(call(limiter, ModelTimeoutError("slow"), 20.0)) for _ in range(30)]
+        slow = start(calls(30, limiter, ERRORS["timeout"]("slow"), 20.0))
+        await asyncio.sleep(0)
         await asyncio.sleep(0)
         for _ in range(30):
             assert not limiter.circuit_open, "the older calls may be answered"
-            await call(limiter, ModelRejectedError("no"), 0.0)
+            await call(limiter, ERRORS["judge_rejected"]("no"), 0.0)
         assert limiter.circuit_open
         await asyncio.sleep(1)
         await call(limiter)
         assert not limiter.circuit_open
-        await asyncio.gather(*slow)
+        await slow
         assert not limiter.circuit_open
 
-    run_virtually(run())
+    def test_serves_one_event_loop_after_the_other(self) -> None:
+        limiter = EndpointLimiter(1, events=Diary())
 
+        async def broken_off() -> None:
+            taken = await limiter.acquire()
+            waiting = start(limiter.acquire())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            limiter.release(taken, OK)
 
-def test_serves_one_event_loop_after_the_other() -> None:
-    limiter = EndpointLimiter(1, events=Diary())
+        asyncio.run(broken_off())
+        begun = asyncio.run(calls(5, limiter, seconds=0))
+        assert [type(each) for each in begun] == [float] * 5
+        assert (len(limiter._waiters), limiter.in_flight) == (0, 0)  # a waiter of an ended loop is seen nowhere else
 
-    async def broken_off() -> None:
-        taken = await limiter.acquire()
-        waiting = asyncio.ensure_future(limiter.acquire())
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        limiter.release(taken, OK)
-
-    async def together() -> None:
-        await asyncio.gather(*(call(limiter, seconds=0) for _ in range(5)))
-
-    asyncio.run(broken_off())
-    asyncio.run(together())
-    assert (len(limiter._waiters), limiter.in_flight) == (0, 0)
-
-
-RESULTS = {
-    "ok": OK,
-    "away": AWAY,
-    "no": NO,
-    "fewer": RateLimitedError("fewer"),
-    "fewer soon": RateLimitedError("fewer", 0.5),
-    "bad": BadModelRequestError("bad"),
-    "nothing": None,
-}
-plans = st.lists(
-    st.tuples(
-        st.sampled_from(sorted(RESULTS)),
-        st.floats(0, 3),  # begins at
-        st.floats(0, 3),  # takes
-        st.none() | st.floats(0, 5),  # is cancelled at
-    ),
-    max_size=60,
-)
-
-
-@settings(deadline=None, max_examples=100)
-@given(plans, st.integers(1, 70))
-def test_no_permit_is_lost_after_any_steps(plan: list[tuple[str, float, float, float | None]], most: int) -> None:
-    async def run() -> None:
+    @settings(deadline=None, max_examples=100)
+    @given(st.lists(steps, max_size=60), st.integers(1, 70))
+    @virtually
+    async def test_no_permit_is_lost(self, plan: list[tuple[str, float, float, float | None]], most: int) -> None:
         limiter, highest = make_limiter(most), 0
 
         async def client(result: str, begins: float, takes: float) -> None:
@@ -406,83 +278,64 @@ def test_no_permit_is_lost_after_any_steps(plan: list[tuple[str, float, float, f
 
         tasks = []
         for result, begins, takes, cancelled_at in plan:
-            tasks.append(asyncio.ensure_future(client(result, begins, takes)))
+            tasks.append(start(client(result, begins, takes)))
             if cancelled_at is not None:
                 asyncio.get_running_loop().call_later(cancelled_at, tasks[-1].cancel)
         await asyncio.gather(*tasks, return_exceptions=True)
+        # A waiter or a probe that is left over would show in calls alone.
         assert (len(limiter._waiters), limiter.in_flight, limiter._probe) == (0, 0, None)
         assert highest <= most
         await asyncio.sleep(60)
         assert limiter.blocked_for_s == 0
         await call(limiter)
-        assert await asyncio.gather(*(call(limiter, seconds=0.1) for _ in range(30)))
+        assert all(isinstance(began, float) for began in await calls(30, limiter, seconds=0.1))
         assert not limiter.circuit_open
 
-    run_virtually(run())
-
-
-def test_a_rate_limited_call_among_answered_ones_holds_nobody_else_back() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_a_rate_limited_call_among_answered_ones_holds_nobody_else_back(self) -> None:
         limiter = make_limiter(8)
-        await asyncio.gather(*(call(limiter) for _ in range(8)))
-        slow = [asyncio.ensure_future(call(limiter, OK, 10.0)) for _ in range(7)]
+        await calls(8, limiter)
+        slow = [start(call(limiter, OK, 10.0)) for _ in range(7)]
         await asyncio.sleep(0)
         began = now()
-        await call(limiter, RateLimitedError("fewer", 30.0), 0.5)
+        await call(limiter, FEWER, 0.5)
         assert (limiter.blocked_for_s, limiter.limit) == (0.0, 8)
         # Until an answer shows whom it was meant for, one place stays empty; not for longer than a second.
         assert await call(limiter, OK, 0.1) == began + 1.5
         assert await call(limiter, OK, 0.1) == began + 1.6
         await asyncio.gather(*slow)
 
-    run_virtually(run())
-
-
-def test_a_limit_that_turns_away_most_calls_holds_all_back() -> None:
-    refused = RateLimitedError("fewer", 30.0)
-
-    async def run() -> None:
+    @virtually
+    async def test_a_limit_that_turns_away_most_calls_holds_all_back(self) -> None:
         row = make_limiter(48)
-        await asyncio.gather(*(call(row) for _ in range(48)))
-        calls = [asyncio.ensure_future(call(row, refused)) for _ in range(200)]
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        await calls(48, row)
+        outcomes = await calls(200, row, FEWER)
         assert sum(isinstance(outcome, float) for outcome in outcomes) == 48, "no call begins while only refusals come"
         assert 29.0 < row.blocked_for_s <= 30.0
         assert row.limit == 1
-        share = make_limiter(8)
-        await asyncio.gather(*(call(share) for _ in range(8)))
-        made = 0
+        share, made = make_limiter(8), 0
+        await calls(8, share)
         while share.blocked_for_s == 0:
             made += 1
             assert made < 300, "nine of ten calls are turned away"
             await call(share, OK if made % 10 == 0 else RateLimitedError("fewer"), 0.01)
-        assert share.blocked_for_s > 0
 
-    run_virtually(run())
-
-
-def test_rate_limits_by_chance_never_hold_all_back() -> None:
-    draw = random.Random(3)
-
-    async def run() -> None:
-        limiter = make_limiter(32)
+    @virtually
+    async def test_rate_limits_by_chance_never_hold_all_back(self) -> None:
+        draw, limiter = random.Random(3), make_limiter(32)
 
         async def caller() -> None:
             for _ in range(100):
-                await call(
-                    limiter, RateLimitedError("fewer", 1.0) if draw.random() < 0.25 else OK, draw.uniform(0.5, 1.5)
-                )
+                result: ChatResponse | ModelError = RateLimitedError("fewer", 1.0) if draw.random() < 0.25 else OK
+                await call(limiter, result, draw.uniform(0.5, 1.5))
 
         await call(limiter)
         await asyncio.gather(*(caller() for _ in range(40)))
         assert (limiter.blocked_for_s, limiter.limit) == (0.0, 32)
         assert now() < 1.2 * 40 * 100 / 32, "and they cost little time"
 
-    run_virtually(run())
-
-
-def test_refusals_count_once_an_answer_came_since_the_last() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_refusals_count_once_an_answer_came_since_the_last(self) -> None:
         limiter = make_limiter(4)
         await asyncio.sleep(1)
         assert limiter.count_refusal(NO, Refusals()) == Refusals(), "who answers nobody refuses nobody alone"
@@ -494,22 +347,16 @@ def test_refusals_count_once_an_answer_came_since_the_last() -> None:
         assert limiter.count_refusal(NO, first) == Refusals(2, 3.0)
         assert limiter.count_refusal(AWAY, first) == first
 
-    run_virtually(run())
-
-
-def test_a_key_that_is_taken_away_holds_calls_back_until_those_in_flight_have_ended() -> None:
-    async def run() -> None:
+    @virtually
+    async def test_a_key_that_is_taken_away_holds_calls_back_until_those_in_flight_have_ended(self) -> None:
         limiter = make_limiter(48)
         await call(limiter)
-        older = [asyncio.ensure_future(call(limiter, OK, 0.5)) for _ in range(30)]
+        older = [start(call(limiter, OK, 0.5)) for _ in range(30)]
         await asyncio.sleep(0)
         for _ in range(5):
             await call(limiter, NO, 0.0)
         assert (limiter.circuit_open, now()) == (False, 1.0)
-        waiting = [asyncio.ensure_future(call(limiter, NO, 0.1)) for _ in range(40)]
+        ended = await calls(40, limiter, NO, 0.1)
         await asyncio.gather(*older)
-        ended = await asyncio.gather(*waiting, return_exceptions=True)
         # One begins when the older calls were answered, and its refusal is the last needed.
         assert [began for began in ended if isinstance(began, float)] == [1.5]
-
-    run_virtually(run())

@@ -1,0 +1,461 @@
+"""The limit finds what an endpoint bears, and when it is left alone: in virtual time, or by hand."""
+
+import asyncio
+import random
+from typing import Final, NamedTuple
+
+import limit_simulation as sim
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from limit_simulation import OK, Diary, call, calls, make_limiter, rejection, virtually
+from structlog.testing import capture_logs
+from support.cases import each_case
+from support.virtual_time import run_virtually
+
+from judges.core.model import ChatResponse, ModelError, ModelTimeoutError, ModelUnavailableError, Quota, Window
+from judges.endpoints.availability import Circuit, RateLimitState
+from judges.endpoints.circuit_log import CircuitLog
+from judges.endpoints.concurrency import AdaptiveLimit
+
+MOST: Final = 1000
+TIMEOUT_S: Final = 60.0
+LATE = ModelTimeoutError("late")
+KINDS = st.sampled_from(["ok", "failed", "refused", "restart", "tick"])
+
+
+class TestLimit:
+    def test_the_limit_begins_at_64_and_is_soon_what_an_endpoint_of_steady_latency_bears(self) -> None:
+        assert [AdaptiveLimit(most).limit for most in (1, 7, 64, 65, 5000)] == [1, 7, 64, 64, 64]
+        seen = sim.simulate(MOST, sim.steady(lambda _: 2.0), 60)
+        assert seen.limit(1) == MOST
+        assert seen.rate(10, 60) == pytest.approx(500, rel=0.03)
+        for seed in range(4):
+            latency = sim.lognormal(2.0, 0.7, random.Random(seed))
+            seen = sim.simulate(MOST, sim.steady(lambda _, latency=latency: latency()), 120)
+            assert min(seen.between(60, 120)) >= 700, seed
+            assert seen.rate(60, 120) >= 0.95 * 500, seed
+
+    @pytest.mark.parametrize("kind", [sim.queueing, sim.batching])
+    @each_case(
+        ("places", "service_s", "seed"),
+        [(*server, seed) for server in ((32, 0.05), (100, 1.0), (200, 2.0)) for seed in range(4)],
+    )
+    def test_settles_near_the_knee(self, kind: object, places: int, service_s: float, seed: int) -> None:
+        seconds = max(60, 300 * service_s)
+        seen = sim.simulate(MOST, kind(places, sim.lognormal(service_s, 0.7, random.Random(seed))), seconds)
+        assert seen.rate(seconds / 2, seconds) >= 0.85 * places / service_s
+        assert max(seen.between(seconds * 0.8, seconds)) <= 3 * places
+
+    def test_floods_outages_and_changes_of_latency_are_followed(self) -> None:
+        seen = sim.simulate(MOST, sim.queueing(100, lambda: 1.0), 200)
+        assert seen.limit(1) == MOST
+        assert max(seen.between(150, 200)) <= 300
+        assert seen.rate(150, 200) >= 95
+        seen = sim.simulate(MOST, sim.steady(lambda now: 20.0 if 60 < now < 120 else 2.0), 240)
+        assert min(seen.between(60, 120)) >= 250
+        assert seen.limit(200) == MOST
+        assert seen.rate(180, 240) >= 0.95 * 500
+        assert sim.simulate(256, sim.steady(lambda now: 1.0 if now < 60 else 5.0), 400).limit(400) == 256
+        seen = sim.simulate(MOST, sim.rate_limiting(50, 50, 2.0), 300)
+        assert max(seen.between(60, 300)) <= 200
+        assert seen.rate(60, 300) >= 5
+
+    def test_failures_at_any_limit_are_no_overload(self) -> None:
+        for seed in range(4):
+            seen = sim.simulate(256, sim.failing(0.3, 0.05, 2.0, seed), 300)
+            assert min(seen.between(0, 300)) >= 8, seed
+            assert min(seen.between(200, 300)) >= 64, seed
+        assert min(sim.simulate(MOST, sim.failing(0.02, 60, 2.0), 300).between(0, 300)) >= 64
+        # A lowered limit that does not help is undone.
+        assert sim.simulate(256, sim.failing(0.25, 0.2, 0.2), 60).rate(5, 60) >= 0.5 * 256 / 0.2 * 0.75
+
+    def test_ten_failures_of_calls_in_flight_halve_it_once_and_so_do_refusals(self) -> None:
+        limit, refused = AdaptiveLimit(64), AdaptiveLimit(64)
+        for number in range(64):
+            assert limit.limit == (64 if number < 10 else 32), f"{number} failures"
+            limit.record_failure(number, 64, 1.0, contended=True)
+            refused.record_refusal(number, 64)
+        assert (limit.limit, refused.limit) == (32, 32)
+        refused.record_refusal(64, 65)
+        assert refused.limit == 16
+
+    def test_a_limit_that_callers_wait_for_at_most_half_of_the_time_does_not_grow(self) -> None:
+        for every in (20_000, 2):
+            limit = AdaptiveLimit(MOST)
+            for number in range(10_000):
+                limit.record_answer(number, number + 1, 1.0, float(number), contended=number % every == 1)
+            assert limit.limit == 64, f"waited for at the end of one call in {every}"
+
+    def test_few_failures_among_many_answers_do_not_lower_it(self) -> None:
+        limit = AdaptiveLimit(512)
+        limit.record_demand(0.0)
+        for seconds in range(1, 4):
+            limit.tick(64, float(seconds))
+        assert limit.limit == 512
+        for number in range(200):
+            limit.record_answer(number, number + 512, 2.0, 4.0, contended=True)
+        for number in range(200, 220):
+            limit.record_failure(number, number + 512, 4.0, contended=True)
+        assert limit.limit == 512
+
+    def test_the_limit_restarts_at_one_and_climbs_to_half_of_its_former_value(self) -> None:
+        simulation = sim.Simulation(AdaptiveLimit(MOST), sim.steady(lambda _: 1.0))
+        simulation.run(30)
+        simulation.restart()
+        assert simulation.limit.limit == 1
+        assert simulation.run(3).limit(simulation.now) >= 500
+        simulation.restart()
+        simulation.restart()
+        assert simulation.run(3).limit(simulation.now) >= 250, "a climb that is broken off keeps its goal"
+        at_one = AdaptiveLimit(64)
+        for _ in range(10):
+            at_one.record_refusal(0, 0)
+        assert sim.Simulation(at_one, sim.steady(lambda _: 0.1)).run(120).limit(120) == 64, "at one it tries to grow"
+
+    @settings(deadline=None)
+    @given(
+        st.integers(1, 300),
+        st.lists(st.tuples(KINDS, st.floats(0, 100), st.integers(0, 80), st.booleans()), max_size=400),
+    )
+    def test_is_never_out_of_bounds(self, most: int, happened: list[tuple[str, float, int, bool]]) -> None:
+        limit, now, begun = AdaptiveLimit(most), 0.0, 100
+        for what, seconds, back, wanted in happened:
+            now += seconds / 100
+            begun += 1
+            number = max(0, begun - back)
+            if what == "ok":
+                limit.record_answer(number, begun, seconds, now, contended=wanted)
+            elif what == "failed":
+                limit.record_failure(number, begun, now, contended=wanted)
+            elif what == "refused":
+                limit.record_refusal(number, begun)
+            elif what == "restart":
+                limit.restart(begun)
+            else:
+                limit.record_demand(now)
+                limit.tick(begun, now + seconds)
+            assert 1 <= limit.limit <= most
+
+    def test_two_lowerings_that_do_not_help_are_undone_together(self) -> None:
+        limit, number = AdaptiveLimit(64), 0
+        # 16 calls in flight bring 72 answers/s, 64 brought 240.
+        for answers, failures, pause, expected in ((30, 10, 64, 32), (16, 10, 32, 16), (36, 4, 0, 64)):
+            for index in range(answers + failures):
+                if index < answers:
+                    limit.record_answer(number, number + limit.limit, 0.2, 1.0, contended=True)
+                else:
+                    limit.record_failure(number, number + limit.limit, 1.0, contended=True)
+                number += 1
+            assert limit.limit == expected
+            number += pause
+
+
+class Endpoint(NamedTuple):
+    """Answers after `latency_s`, more slowly beyond `knee` calls; of all calls these shares hang or are refused."""
+
+    latency_s: float
+    knee: int = 1000
+    hang: float = 0.0
+    refuse: float = 0.0
+
+    def allowed(self, most: int) -> float:
+        """Return the answers per second with `most` calls in flight, and never fewer than `knee`."""
+        busy = most * (1 - self.hang) / ((1 - self.hang) * self.latency_s + self.hang * TIMEOUT_S)
+        return min(busy, self.knee / self.latency_s)
+
+
+async def rate(endpoint: Endpoint, most: int, diary: Diary) -> float:
+    """Return the answers per second to callers who always want more."""
+    draw, loop = random.Random(1), asyncio.get_running_loop()
+    latency, limiter = sim.lognormal(endpoint.latency_s, 0.5, draw), make_limiter(most, 600.0, diary)
+    served = answered = 0
+
+    async def caller() -> None:
+        nonlocal served, answered
+        while True:
+            permit, drawn = await limiter.acquire(str(draw.random())), draw.random()
+            result: ChatResponse | ModelError = OK
+            if drawn < endpoint.hang:
+                await asyncio.sleep(TIMEOUT_S)
+                result = LATE
+            elif drawn < endpoint.hang + endpoint.refuse:
+                await asyncio.sleep(0.02)
+                result = rejection()
+            else:
+                served += 1
+                await asyncio.sleep(latency() * max(1.0, served / endpoint.knee))
+                served -= 1
+                answered += 1
+            limiter.release(permit, result)
+
+    callers = [asyncio.ensure_future(caller()) for _ in range(2 * most)]
+    await asyncio.sleep(130.0)
+    assert limiter.in_flight <= most
+    for task in callers:
+        task.cancel()
+    await asyncio.gather(*callers, return_exceptions=True)
+    return answered / (loop.time() or 1.0)
+
+
+class TestHangingCalls:
+    @each_case(
+        ("endpoint", "most", "share"),
+        [
+            (Endpoint(0.05, knee=24, hang=0.05), 256, 0.9),
+            (Endpoint(0.5, knee=24, hang=0.05), 256, 0.9),
+            (Endpoint(2.0, hang=0.05), 256, 0.9),
+            (Endpoint(2.0, hang=0.05, refuse=0.01), 256, 0.9),
+            (Endpoint(0.5, knee=24, hang=0.2), 256, 0.7),
+            (Endpoint(2.0, knee=8, hang=0.1), 32, 0.7),
+            (Endpoint(0.1, knee=16, hang=0.01), 256, 0.95),
+            (Endpoint(1.0, refuse=0.01), 64, 0.95),
+        ],
+    )
+    def test_others_keep_nearly_the_rate_of_all_slots(self, endpoint: Endpoint, most: int, share: float) -> None:
+        diary = Diary()
+        assert run_virtually(rate(endpoint, most, diary)) >= share * endpoint.allowed(most)
+        assert not [event for event, _ in diary.events if event.startswith("opened")]
+
+    @virtually
+    async def test_an_unanswering_endpoint_gets_a_few_more_calls_and_then_none(self) -> None:
+        diary = Diary()
+        limiter = make_limiter(256, 600.0, diary)
+        limiter._limit = AdaptiveLimit(64)  # the public way there needs thousands of calls
+        await calls(640, limiter)
+        silent = [asyncio.ensure_future(call(limiter, LATE, TIMEOUT_S)) for _ in range(1000)]
+        await asyncio.sleep(TIMEOUT_S - 1)
+        assert 64 < limiter.in_flight <= 64 + 6, "no answer shows that only some of them hang"
+        await asyncio.sleep(5)
+        assert [event for event, _ in diary.events if event.startswith("opened")] == ["opened late"]
+        for task in silent:
+            task.cancel()
+        await asyncio.gather(*silent, return_exceptions=True)
+
+    @virtually
+    async def test_calls_that_hang_at_every_place_are_found_out_by_another(self) -> None:
+        limiter = make_limiter(16, 600.0)
+        limiter._limit = AdaptiveLimit(2)  # see above
+        for _ in range(20):
+            await call(limiter)
+        hung = [await limiter.acquire() for _ in range(2)]
+        began = asyncio.get_running_loop().time()
+        assert await call(limiter) == began + 3.0, "three times the usual second"
+        await calls(20, limiter)
+        assert limiter.limit == 4, "both are overtaken"
+        for permit in hung:
+            limiter.release(permit, LATE)
+        assert (limiter.in_flight, limiter.limit, limiter.circuit_open) == (0, 2, False)
+
+    @virtually
+    async def test_calls_that_hang_delay_neither_the_circuit_nor_a_probe_nor_its_prefetch(self) -> None:
+        limiter = make_limiter(256, 600.0)
+        hung = [await limiter.acquire() for _ in range(30)]
+        for _ in range(10):
+            await call(limiter)
+        for _ in range(10):
+            assert not limiter.circuit_open
+            await call(limiter, ModelUnavailableError("away"), 0.0)
+        assert (limiter.circuit_open, limiter.limit) == (True, 30), "nobody waits for answers of the 30"
+        await asyncio.sleep(1)
+        assert limiter.limit == 31, "there is room for a probe to be fetched"
+        probe = await limiter.acquire()
+        assert await call(limiter) == probe.began + 3.0, "a second probe, at three times the usual latency"
+        assert not limiter.circuit_open
+        for permit in (probe, *hung):
+            limiter.release(permit, LATE)
+        assert not limiter.circuit_open
+
+
+AWAY = ModelUnavailableError("away")
+
+
+def longest(_low: float, high: float) -> float:
+    return high
+
+
+def fail(circuit: Circuit, error: ModelError, first: int, last: int, older: int = 0, **fields: str) -> list[bool]:
+    """Record failures of calls with these numbers, each the newest; return which of them opened the circuit."""
+    numbers = range(first, last)
+    return [circuit.record_failure(error, number, number + 1, older, 1.0, **fields) for number in numbers]
+
+
+class TestCircuit:
+    def test_a_refused_key_opens_it_at_once_unless_it_was_accepted_before(self) -> None:
+        circuit = Circuit(longest)
+        assert circuit.record_failure(rejection(), 0, 1, 0, 5.0)
+        assert (circuit.is_open, circuit.opened_at, circuit.probe_at) == (True, 5.0, 6.0)
+        for status in (401, 407):
+            circuit = Circuit(longest)
+            assert not circuit.record_failure(rejection(status), 2, 3, 2, 5.0), "two older calls may be answered"
+            circuit.record_answer(3)
+            assert fail(circuit, rejection(status), 4, 9) == [False] * 4 + [True], status
+
+    def test_answers_to_calls_that_began_before_the_key_was_refused_change_nothing(self) -> None:
+        circuit = Circuit(longest)
+        circuit.record_answer(0)
+        for number in range(50, 75):
+            # Of fifty older calls one is answered between two refusals, as where a key is taken away under load.
+            if circuit.record_failure(rejection(), number, number + 1, max(0, 98 - number), 5.0):
+                break
+            circuit.record_answer(number - 49)
+        else:
+            pytest.fail("it opens once there were as many refusals as older calls are left")
+
+    def test_failures_and_refusals_by_chance_do_not_open_it(self) -> None:
+        for error, share, older, seed in ((rejection(), 0.1, 30, 3), (AWAY, 0.3, 0, 7)):
+            draw, circuit = random.Random(seed), Circuit(longest)
+            for number in range(20_000):
+                if draw.random() < share:
+                    assert not circuit.record_failure(error, number, number + 1, older, 1.0)
+                else:
+                    circuit.record_answer(number)
+
+    def test_ten_failures_in_a_row_open_it_or_as_many_as_calls_are_older(self) -> None:
+        for error in (AWAY, ModelTimeoutError("slow")):
+            circuit = Circuit(longest)
+            assert fail(circuit, error, 0, 10) == [False] * 9 + [True]
+            assert circuit.cause is error
+        circuit = Circuit(longest)
+        for first in range(0, 99, 9):
+            assert not any(fail(circuit, AWAY, first, first + 9)), "an answer between begins the row anew"
+            circuit.record_answer(first + 8)
+        assert fail(Circuit(longest), AWAY, 0, 30, 30) == [False] * 29 + [True]
+
+    def test_other_rejections_open_it_once_five_different_evaluations_were_refused(self) -> None:
+        for status in (402, 403, 404, 405):
+            circuit = Circuit(longest)
+            assert not any(fail(circuit, rejection(status), 0, 100, evaluation="a")), "it says nothing of the others"
+            assert not any(fail(circuit, rejection(status), 100, 101, evaluation=name)[0] for name in "bcd"), status
+            circuit.record_answer(104)
+            opened_by = [fail(circuit, rejection(status), 200, 201, evaluation=name)[0] for name in "abcde"]
+            assert opened_by == [False] * 4 + [True], f"{status}: an answer between begins the row anew"
+        circuit = Circuit(longest)
+        opened_by = [
+            fail(circuit, rejection(403), number, number + 1, 20, evaluation=str(number)) for number in range(20)
+        ]
+        assert opened_by == [[False]] * 19 + [[True]], "quick rejections wait for slower answers"
+
+    def test_it_stays_open_twice_as_long_each_time_and_ignores_calls_from_before_it_closed(self) -> None:
+        circuit, now, waits = Circuit(longest), 101.0, [1.0]
+        assert [circuit.record_failure(AWAY, number, 10, 0, 100.0) for number in range(10)][-1]
+        for _ in range(6):
+            circuit.record_failed_probe(AWAY, 10, now)
+            waits.append(circuit.probe_at - now)
+        assert waits == [1, 2, 4, 8, 15, 15, 15]
+        circuit.close(20)
+        assert not circuit.is_open
+        assert not any(circuit.record_failure(AWAY, number, 30, 0, 1.0) for number in range(29))
+        assert circuit.record_failure(AWAY, 29, 30, 0, 1.0)
+        circuit.close(40)
+        circuit.record_failure(rejection(), 40, 41, 0, now)
+        assert circuit.probe_at == now + 1, "after it was closed it begins anew"
+
+    def test_intervals_differ_from_worker_to_worker(self) -> None:
+        probe_times = set()
+        for seed in range(50):
+            circuit = Circuit(random.Random(seed).uniform)
+            assert not circuit.record_failure(AWAY, 0, 1, 0, 0.0)
+            circuit.record_failure(rejection(), 1, 2, 0, 0.0)
+            probe_times.add(circuit.probe_at)
+        assert len(probe_times) == 50
+        assert all(0.75 <= at <= 1 for at in probe_times)
+
+
+class TestLog:
+    def test_the_log_names_model_reason_and_duration_of_an_open_circuit(self) -> None:
+        with capture_logs() as lines:
+            events = CircuitLog("gpt")
+            events.circuit_opened(rejection(), 0.96)
+            events.calls_delayed(rejection(), 2.0)
+            events.circuit_closed(12.34)
+        cause = {"reason": "judge_rejected", "note": "no"}
+        assert lines == [
+            {"event": "circuit opened", "log_level": "warning", "judge_model": "gpt", **cause, "seconds": 1.0},
+            {"event": "circuit closed", "log_level": "info", "judge_model": "gpt", "seconds": 12.3},
+        ]
+
+    def test_an_endpoint_error_is_logged_once_a_minute_for_each_reason(self) -> None:
+        now, error, other = 0.0, rejection(403), ModelUnavailableError("the endpoint fails: HTTP 425")
+        error.message, other.status = "You may not.", 425
+        with capture_logs() as lines:
+            events = CircuitLog("gpt", lambda: now)
+            for now in (0.0, 1.0, 59.0, 61.0):  # noqa: B007 - read by the clock
+                events.endpoint_error(error)
+                events.endpoint_error(other)
+        line = {"event": "endpoint error", "log_level": "warning", "judge_model": "gpt"}
+        expected = [
+            line | {"reason": each.reason, "note": str(each), "status": each.status, "said": each.message}
+            for each in (error, other)
+        ]
+        assert lines == expected * 2
+
+
+def pauses(*asked: float | None) -> list[float]:
+    """Return how long each pause is, where each begins at the end of the last."""
+    limits, waits = RateLimitState(longest), []
+    for number, seconds in enumerate(asked):
+        limits.pause(seconds, number, number + 1, limits.resumes_at)
+        waits.append(limits.resumes_at - sum(waits))
+    return waits
+
+
+class TestRateLimits:
+    def test_pauses_are_as_long_as_was_asked_for_up_to_an_hour_and_double_without_a_word(self) -> None:
+        limits = RateLimitState(longest)
+        limits.pause(7.0, 0, 1, 100.0)
+        assert (limits.is_paused, limits.resumes_at) == (True, 107.0)
+        limits.resume()
+        assert not limits.is_paused
+        limits.pause(1e9, 0, 1, 100.0)
+        assert limits.resumes_at == 3700.0
+        assert pauses(*[None] * 7) == [1, 2, 4, 8, 16, 20, 20]
+        assert pauses(*[0.0] * 4) == [0, 1, 2, 4], "moments asked for again and again become longer"
+
+    def test_a_pause_replaces_the_hold_after_a_single_refusal(self) -> None:
+        limits = RateLimitState(longest)
+        limits.record_answer()
+        assert not limits.record_refusal(20, 100.0)
+        assert limits.held_until(20) > 100.5
+        limits.pause(7.0, 0, 1, 100.5)
+        assert limits.held_until(20) == 0.0
+
+    def test_of_many_turned_away_together_the_first_begins_the_pause(self) -> None:
+        limits = RateLimitState(longest)
+        for number in range(100):
+            limits.pause(None, number, 100, 5.0)
+        assert limits.resumes_at == 6.0
+        limits.pause(30.0, 50, 100, 6.0)
+        assert limits.resumes_at == 36.0, "a later word may lengthen it"
+        limits.pause(1.0, 51, 100, 6.0)
+        assert limits.resumes_at == 36.0, "and not shorten it"
+
+    @given(st.lists(st.none() | st.floats(0, 1e6), max_size=60))
+    def test_pauses_are_bounded(self, asked: list[float | None]) -> None:
+        limits, now = RateLimitState(longest), 0.0
+        for number, seconds in enumerate(asked):
+            limits.pause(seconds, number, number + 1, now)
+            assert 0 <= limits.resumes_at - now <= 3600 + 1e-6
+            now = limits.resumes_at
+
+    def test_a_quota_is_used_up_by_calls_since_its_reply_until_its_window_ends(self) -> None:
+        limits = RateLimitState(longest)
+        limits.record_quota(Quota(Window(3, 60.0), None), number=10, now=100.0, unix_now=0.0)
+        assert [limits.exhausted_until(begun, 100.0) for begun in (11, 12, 13, 14)] == [None, None, None, 160.0]
+        assert limits.exhausted_until(50, 160.0) is None, "the window is over"
+        later = RateLimitState(longest)
+        for window, number, at in ((Window(0, 60.0), 20, 100.0), (Window(50, 60.0), 10, 100.0)):
+            later.record_quota(Quota(window, None), number, at, 0.0)
+        assert later.exhausted_until(21, 100.0) == 160.0, "that of an earlier call does not replace a later one"
+        later.record_quota(Quota(Window(50, 60.0), None), 21, 101.0, 0.0)
+        assert later.exhausted_until(22, 101.0) is None
+        tokens = RateLimitState(longest)
+        tokens.record_usage(100)
+        tokens.record_quota(Quota(None, Window(1000, 10.0)), 0, 0.0, 0.0)
+        assert tokens.exhausted_until(10, 0.0) is None
+        assert tokens.exhausted_until(11, 0.0) == 10.0, "tokens are counted by the mean of a call"
+        assert tokens.exhausted_until(11, 10.0) is None, "the window is over"
+        for window, until in ((Window(0, 1e9), 3600), (Window(0, None, 1030.0), 30.0)):
+            limits = RateLimitState(longest)
+            limits.record_quota(Quota(window, None), 0, 0.0, 1000.0)
+            assert limits.exhausted_until(1, 0.0) == until
