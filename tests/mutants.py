@@ -115,7 +115,6 @@ PARTS: Final = {
         tests/judges/test_json_repair.py tests/judges/test_yes_no.py tests/judges/test_graded*.py
         tests/judges/test_sentences.py tests/judges/test_support_forms.py tests/judges/test_ragbench*.py
         tests/judges/test_facts_grounding.py tests/judges/test_relevance_truth_completeness*.py
-        tests/judges/test_correctness.py
         """,
     ),
     "formulas": Part(
