@@ -56,6 +56,18 @@ def test_messages_are_those_of_the_golden_file(judge: Judge, case: str) -> None:
         compare(GOLDEN / f"{judge.name}.{case}.questions.txt", questions_of(judge, served(judge, CASES[case])))
 
 
+VARIANTS = {
+    GOLDEN.with_name("golden_short"): catalogue()["relevance_truth_completeness"].configured({"reasoning": False}),
+    GOLDEN.with_name("golden_v2"): catalogue()["facts_grounding"].configured({"labels": "v2"}),
+}
+
+
+def test_messages_of_the_variants_are_those_of_their_golden_files() -> None:
+    for folder, judge in VARIANTS.items():
+        for case, trace in CASES.items():
+            compare(folder / f"{judge.name}.{case}.txt", written(judge, trace))
+
+
 RUN_WORDS = 8
 RUNS = Path(__file__).parent.joinpath("corpora", "published_runs.bin").read_bytes()
 """Digests of 5 bytes, one for each run of eight words of the prompts of MLflow 3.18 and 2.22: no text of them."""
