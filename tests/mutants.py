@@ -113,7 +113,7 @@ PARTS: Final = {
         """
         tests/judges/test_answer.py tests/judges/test_broken_answers.py
         tests/judges/test_json_repair.py tests/judges/test_yes_no.py tests/judges/test_graded*.py
-        tests/judges/test_sentences.py tests/judges/test_support_forms.py tests/judges/test_ragbench*.py
+        tests/judges/test_sentences.py tests/judges/test_ragbench*.py
         tests/judges/test_facts_grounding.py tests/judges/test_relevance_truth_completeness*.py
         """,
     ),
