@@ -123,7 +123,7 @@ PARTS: Final = {
         judges/core/combine.py judges/agreement/labelled.py judges/parsing/evidence.py judges/parsing/echo.py
         """,
         """
-        tests/judges/test_combine.py tests/judges/test_agreement.py tests/judges/test_grade*.py
+        tests/judges/test_combine.py tests/judges/test_agreement.py
         tests/judges/test_evidence.py tests/judges/test_echo.py tests/judges/test_facts_grounding.py
         """,
     ),
