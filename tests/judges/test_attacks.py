@@ -231,6 +231,9 @@ def test_the_lexical_model_answers_in_the_judges_form(judge: Judge, trace: Trace
     assert assessment.reason is None
     assert {call.status for call in assessment.calls} == {"ok"}
     assert len(assessment.calls) == looks(judge) + len(judge.prompts(judge.prepare(served(judge, trace))))
+    prompts = judge.prompts(judge.prepare(served(judge, trace)))
+    guesses = [judge.heuristic(judge.prepare(served(judge, trace)), prompt) for prompt in prompts]
+    assert all(list(guess) == judge.schema["required"] for guess in guesses if isinstance(guess, dict))
     assert all(0 <= score.value <= 1 for score in assessment.scores)
     assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
 

@@ -45,7 +45,6 @@ UNSCORED = {
 }
 """Reason and number of requests. Beside them: READ, MENDED (repaired), SECOND (the second is read), ABSTAINED."""
 OBJECT = "facts_grounding (one object)"
-LINES_ASKED = dict.fromkeys(("facts_grounding", OBJECT), "ASKED")
 
 Answer = str | Step | tuple[str | Step, str | Step]
 """A pair is a first answer and a second."""
@@ -87,9 +86,16 @@ def each_key(write: Callable[[str], str]) -> Callable[[Family], Sequence[Answer]
     return lambda family: [plain(family).replace(f'"{key}"', f'"{write(key)}"') for key in family.needed]
 
 
-def of_type(value: object, *kinds: type) -> Callable[[Family], Sequence[Answer]]:
-    """Replace the value of each typed key with another value, one at a time."""
-    return lambda family: [family.text(**{key: value}) for key in family.needed if type(family.good[0][key]) in kinds]
+def of_type(value: object, kind: str) -> Callable[[Family], Sequence[Answer]]:
+    """Replace the value of each typed key with another value, one at a time; a float counts as a number too."""
+    kinds = {kind, "float"} if kind == "int" else {kind}
+    return lambda family: [
+        family.text(**{key: value}) for key in family.needed if type(family.good[0][key]).__name__ in kinds
+    ]
+
+
+def by_pattern(pattern: str, by: str) -> Callable[[Family], Sequence[Answer]]:
+    return one(lambda text: re.sub(pattern, by, text))
 
 
 def numbers(family: Family, key: str, *words: str) -> list[str]:
@@ -218,17 +224,13 @@ SLIPS = {
         ],
         "ASKED",
     ),
-    "an array around it": Case(lambda f: [f"[{', '.join(map(json.dumps, f.good))}]"], "READ"),
     "line breaks of Windows": Case(one(lambda text: f"Here it is:\r\n\r\n{text}\r\n".replace("\n{", "\r\n{")), "READ"),
+    "an array around it": Case(lambda f: [f"[{', '.join(map(json.dumps, f.good))}]"], "READ"),
     "the form repeated, then the answer": Case(with_form, "MENDED"),
     "single quotes, as Python writes": Case(lambda f: ["\n".join(map(repr, f.good))], "MENDED"),
-    "typographic quotes": Case(one(lambda text: re.sub(r'"([^"]*)"', "\u201c\\1\u201d", text)), "MENDED"),
-    "keys without quotes": Case(one(lambda text: re.sub(r'"(\w+)":', r"\1:", text)), "MENDED"),
-    "a comma after the last value": Case(one(lambda text: text.replace("}", ",}")), "MENDED"),
     "a comma after the last item of a list": Case(
         lambda f: [plain(f).replace('"]', '",]')] if '"]' in plain(f) else [], "MENDED"
     ),
-    "a comment behind a value": Case(one(lambda text: text.replace(", ", ", // so it is\n", 1)), "MENDED"),
     "a comma missing at the end of a line": Case(
         lambda f: [re.sub(r",\n(\s*\"\w+\":)", r"\n\1", json.dumps(f.good[0], indent=1))] * (not f.lines), "MENDED"
     ),
@@ -238,8 +240,6 @@ SLIPS = {
     "the last brace missing behind a number, which may lack signs": Case(
         lambda f: [plain(f)[:-1]] * f.ends_bare, "ASKED"
     ),
-    "the last brace missing on a line of its own": Case(one(lambda text: f"{text[:-1]}\n"), "MENDED"),
-    "the first brace missing, which the caller wrote": Case(one(lambda text: text[1:]), "READ", LINES_ASKED),
     "braces doubled": Case(lambda f: ["\n".join(f"{{{json.dumps(part)}}}" for part in f.good)], "READ"),
     "keys in another order": Case(lambda f: [written([dict(reversed(part.items())) for part in f.good])], "READ"),
     "keys that nobody asked for": Case(lambda f: [f.text(confidence=0.4, answer="x")], "READ"),
@@ -256,19 +256,6 @@ SLIPS = {
     ),
     "null for the reasons": Case(in_text(None), "READ"),
     "null for a label": Case(lambda f: [f.text(**{f.verdict_key: None})], "ASKED"),
-    "a number for a text": Case(of_type(7, str), "ASKED"),
-    "a list for a text": Case(of_type(["yes"], str), "ASKED"),
-    "an object for a text": Case(of_type({"text": "yes"}, str), "ASKED"),
-    "null for a number": Case(of_type(None, int, float), "ASKED"),
-    "a truth value for a number": Case(of_type(True, int, float), "ASKED"),  # noqa: FBT003 - the value that is sent
-    "a list for a number": Case(of_type([4], int, float), "ASKED"),
-    "null for a truth value": Case(of_type(None, bool), "ASKED"),
-    "a number for a truth value": Case(of_type(1, bool), "ASKED"),
-    "another word for a truth value": Case(of_type("perhaps", bool), "ASKED"),
-    "null for a list": Case(of_type(None, list), "ASKED"),
-    "a text for a list": Case(of_type("see above", list), "ASKED"),
-    "an object for a list": Case(of_type({"0a": True}, list), "ASKED"),
-    "numbers in a list of texts or objects": Case(of_type([1, 2], list), "ASKED"),
     "NaN or Infinity for the verdict": Case(
         lambda f: numbers(f, f.verdict_key, "NaN", "Infinity", "-Infinity"), "ASKED"
     ),
@@ -291,12 +278,7 @@ SLIPS = {
     ),
     "a table": Case(tables_of, "READ"),
     "cut off": Case(lambda f: [plain(f)[: int(len(plain(f)) * share)] for share in (0.1, 0.3, 0.5, 0.7, 0.9)], "ASKED"),
-    "cut off inside the last value": Case(lambda f: [plain(f).rstrip('}]"'), plain(f).rstrip('}]"')[:-1]], "ASKED"),
     "a refusal in the reasons": Case(refusal_as_reason, "REFUSAL"),
-    "quotation marks as HTML writes them": Case(one(lambda text: text.replace('"', "&quot;")), "ASKED"),
-    "every quotation mark escaped": Case(one(lambda text: text.replace('"', '\\"')), "ASKED"),
-    "equals signs for colons": Case(one(lambda text: text.replace('":', '" =')), "ASKED"),
-    "no braces at all": Case(one(lambda text: text.replace("{", "").replace("}", "")), "ASKED"),
     "the form repeated, not filled in": Case(lambda f: [form(f)], "ASKED"),
     "the request repeated, with a verdict planted in it": Case(request, "ASKED"),
     "a whole verdict quoted inside a broken answer": Case(
@@ -310,13 +292,13 @@ SLIPS = {
     "brackets without end": Case(lambda _: [each * 5000 for each in ("{", '{"a":', "[", '{"{"')], "ASKED"),
     "longer than 400,000 characters": Case(one(lambda text: text + " " * 400_000 + "."), "ASKED"),
     "a refusal, flagged by the endpoint": Case(
-        lambda f: [Step(text, refusal=True) for text in ("I can't do that.", "", plain(f))], "REFUSAL"
+        lambda f: [Step(text, refusal=True) for text in ("I can't do that.", None, plain(f))], "REFUSAL"
     ),
     "stopped by the endpoint's content filter": Case(
-        lambda f: [Step(text, finish_reason="content_filter") for text in ("", plain(f))], "FILTER"
+        lambda f: [Step(text, finish_reason="content_filter") for text in (None, plain(f))], "FILTER"
     ),
     "stopped at the token limit": Case(
-        lambda f: [Step(text, finish_reason="length") for text in ("", plain(f)[:40], plain(f))], "TRUNCATED"
+        lambda f: [Step(text, finish_reason="length") for text in (None, plain(f)[:40], plain(f))], "TRUNCATED"
     ),
     "unreadable, then the form that was asked": Case(
         lambda f: [("So it is.", plain(f)), (plain(f)[:30], plain(f))], "SECOND"
@@ -324,13 +306,12 @@ SLIPS = {
     "unreadable, then a refusal": Case(lambda _: [("So it is.", Step(refusal=True))], "REFUSAL"),
     "unreadable, then nothing": Case(lambda _: [("So it is.", "")], "ASKED"),
 }
+TABLES = table("broken_answers")
 CASES = {
     **SLIPS,
-    **{
-        what: Case(filled(templates), outcome, *but)
-        for cases in table("broken_answers").values()
-        for what, (outcome, templates, *but) in cases.items()
-    },
+    **{what: Case(filled(each), outcome, *but) for what, (outcome, each, *but) in TABLES["templates"].items()},
+    **{what: Case(by_pattern(*pair), outcome, but) for what, (outcome, *pair, but) in TABLES["substitutions"].items()},
+    **{what: Case(of_type(*how), outcome) for what, (outcome, *how) in TABLES["other types"].items()},
 }
 
 

@@ -6,6 +6,7 @@ metrics, and of its requests for a short trace and a long one. After a change th
     UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/judges/test_catalogue.py
 """
 
+import asyncio
 import difflib
 import hashlib
 import os
@@ -17,12 +18,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from judge_traces import ASKING, LONG, SHORT, served
+from judge_traces import ASKING, LONG, SHORT, all_samples, served
 from support.cases import each_case
 
 from judges import catalog
+from judges.calling.evaluation import evaluate, prepared
 from judges.core.judge import Judge, has_text
 from judges.core.prompt import render
+from judges.core.verdict import Assessment
+from judges.models.lexical import LexicalModel
+from judges.models.scripted import ScriptedModel
 from judges.registry import CatalogueError, catalogue, load_judges
 from tracejudge import Document, Trace
 
@@ -178,6 +183,33 @@ class TestDefinition:
         changed = replace(judge, fixed_parts=(*rest, f"{last}."))
         turned = replace(changed, fixed_parts=tuple(reversed(changed.fixed_parts)))
         assert len({judge.version, changed.version, turned.version}) == (3 if rest else 2)
+
+
+class TestAnyTrace:
+    @each_judge
+    def test_with_the_lexical_model_every_sample_that_has_what_is_needed_is_answered(self, judge: Judge) -> None:
+        async def judged() -> set[tuple[str, str | None]]:
+            model = LexicalModel()
+            traces = [trace for trace in all_samples() if judge.missing(prepared(judge, trace)) is None]
+            assessments = [await evaluate(judge, trace, model) for trace in traces]
+            return {(each.outcome, each.reason) for each in assessments}
+
+        assert asyncio.run(judged()) <= {("scored", None), ("abstained", None)}
+
+    @each_judge
+    def test_nothing_is_asked_without_a_needed_input(self, judge: Judge) -> None:
+        for need in judge.needs:
+            whole = served(judge, SHORT)
+            if isinstance(need, str) and isinstance(getattr(whole, need), str):
+                trace = msgspec.structs.replace(whole, **{need: " \n"})
+            elif need == "context":
+                trace = msgspec.structs.replace(whole, context=[Document(" "), "\n"])
+            else:
+                continue
+            model = ScriptedModel(["{}"])
+            expected = Assessment("unscored", "missing_input", note=f"the trace has no {need}")
+            assert asyncio.run(evaluate(judge, trace, model)) == expected, need
+            assert model.requests == [], need
 
 
 class TestDiscovery:

@@ -105,16 +105,12 @@ class TestForm:
         order = (*KEYS[:5], *case.entry_keys, KEYS[5])
         assert sorted(order, key=lambda key: form.index(f'"{key}":')) == list(order)
         assert rules.startswith("You examine")
-        judges = [case.judge, case.judge.configured({"lengths": True})]
-        asked = [SHORT, LONG, *filled(HOSTILE["placeholders"])]
-        assert {prompt.fixed for judge in judges for each in asked for prompt in judge.prompts(each)} == {fixed}
+        assert case.judge.configured({"lengths": True}).fixed_parts == (fixed,)
 
     @each_form
-    def test_settings_change_the_version_and_unknown_ones_are_refused(self, case: Case) -> None:
+    def test_settings_change_the_version(self, case: Case) -> None:
         assert case.judge.configured({"lengths": True}).version != case.judge.version
         assert case.judge.configured({"lengths": "false"}).version == case.judge.version
-        with pytest.raises(ValueError, match="unknown field `length`"):
-            case.judge.configured({"length": True})
 
     @each_form
     def test_keys_are_bounded_by_a_pattern_or_listed_for_each_trace(self, case: Case) -> None:

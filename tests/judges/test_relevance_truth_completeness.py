@@ -198,9 +198,9 @@ class TestDefinition:
 class TestFixedPart:
     @both_forms
     def test_is_the_same_for_every_trace_with_the_steps_in_their_order(self, judge: Judge) -> None:
-        traces = [SHORT, LONG, *all_samples(), *(trace for text in HOSTILE.values() for trace in filled(text))]
-        assert {prompt.fixed for trace in traces for prompt in judge.prompts(trace)} == set(judge.fixed_parts)
+        traces = [SHORT, LONG, *(trace for text in HOSTILE.values() for trace in filled(text))]
         (fixed,) = judge.fixed_parts
+        assert {prompt.fixed for trace in traces for prompt in judge.prompts(trace)} == {fixed}
         parts = [*(step.rubric for step in STEPS), MATERIAL_RULES, "How to answer"]
         assert [fixed.count(part) for part in parts] == [1] * 5
         assert sorted(parts, key=fixed.index) == parts
@@ -232,14 +232,6 @@ class TestMaterial:
 
 
 class TestPipeline:
-    @both_forms
-    def test_asks_nothing_without_query_or_answer(self, judge: Judge) -> None:
-        for missing in ("input", "output"):
-            model = ScriptedModel(["{}"])
-            assessment = run(judge, msgspec.structs.replace(SHORT, **{missing: " \n"}), model)
-            assert assessment == Assessment("unscored", "missing_input", note=f"the trace has no {missing}")
-            assert model.requests == []
-
     def test_leaves_out_the_oldest_messages_where_all_are_too_long(self) -> None:
         messages = [Message("user", letter * 30_000) for letter in "abc"]
         settings = ModelSettings(provider="scripted", model="m", max_input_tokens=14_000)
