@@ -294,45 +294,11 @@ class TestHeuristic:
             assert (assessment.outcome, assessment.reason) == ("scored", None), text[:20]
 
     def test_names_the_compared_counts(self) -> None:
-        asked = trace(
-            ["The warranty lasts two years for devices. Shipping costs 4 EUR.", "We sell plants."],
-            "The warranty lasts two years. And so it is. Shipping costs 5 EUR on Mars.",
-        )
-        asked = msgspec.structs.replace(asked, input="How long is the warranty?")
-        near = "of its words and {} of its numbers appear in the document sentences nearest to it."
-        words = [f"{share} {near.format(lot)}" for share, lot in [("100%", "all"), ("100%", "all"), ("60%", "not all")]]
-        told = [f"Sentence {key}: {text}" for key, text in zip("abc", words, strict=True)]
-        total = "2 of 3 sentences compared share half of their words and all of their numbers."
-        (prompt,) = ragbench.JUDGE.prompts(asked)
-        assert ragbench.JUDGE.heuristic(asked, prompt) == {
-            "relevance_explanation": "1 of 3 sentences share a quarter of the question's words.",
-            "all_relevant_sentence_keys": ["0a"],
-            "overall_supported_explanation": " ".join([*told, total]),
-            "overall_supported": False,
-            "sentence_support_information": [
-                {**of_response("a"), "explanation": words[0], "supporting_sentence_keys": ("0a",)},
-                {**of_response("b", ["general"]), "explanation": words[1]},
-                {**of_response("c", full=False), "explanation": words[2], "supporting_sentence_keys": ("0b",)},
-            ],
-            "all_utilized_sentence_keys": ["0a", "0b"],
-        }
-        documents = ["It lasts two years. The warranty covers devices.", "We sell plants."]
-        asked = msgspec.structs.replace(asked, output="The guarantee lasts two years.", context=documents)
-        (prompt,) = ragbench_sources.JUDGE.prompts(asked)
-        assert ragbench_sources.JUDGE.heuristic(asked, prompt) == {
-            "relevance_explanation": "1 of 3 sentences share a quarter of the question's words.",
-            "all_relevant_sentence_keys": ["D1_S2"],
-            "overall_supported_explanation": (
-                f"Sentence a: 75% {near.format('all')} "
-                "1 of 1 sentences compared share half of their words and all of their numbers."
-            ),
-            "overall_supported": True,
-            "sentence_support_information": [
-                {**of_source("D1_S1"), "explanation": "100% of its words appear in the answer."},
-                {**of_source("D1_S2"), "explanation": "Not used."},
-            ],
-            "all_utilized_sentence_keys": ["D1_S1"],
-        }
+        for name, context, output, expected in TABLES["guesses"]:
+            asked = msgspec.structs.replace(trace(context, output), input="How long is the warranty?")
+            judge = CASES[name].judge
+            (prompt,) = judge.prompts(asked)
+            assert json.loads(json.dumps(judge.heuristic(asked, prompt))) == expected
 
 
 class TestRagbench:

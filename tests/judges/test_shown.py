@@ -75,26 +75,10 @@ class TestScoredOrNot:
     def judged(self, judge: Judge, trace: Trace, text: str) -> Assessment:
         return asyncio.run(evaluate(judge, trace, ScriptedModel([text], self.SMALL)))
 
-    @staticmethod
-    def answers(name: str, *, passes: bool) -> str:
-        """Write a passing or a failing answer of a grounding judge."""
-        if name == "groundedness":
-            return yes_no_text("yes" if passes else "no")
-        if name in {"faithfulness", "relevance"}:
-            return json.dumps({"justification": "So.", "score": 5 if passes else 2})
-        if name == "facts_grounding":
-            found = ("supported", "a warranty of two years") if passes else ("unsupported", None)
-            fact = {"sentence": SHORT.output, "label": found[0], "rationale": "So.", "excerpt": found[1]}
-            return json.dumps(fact)
-        key = "0a" if name == "ragbench" else "D1_S1"
-        support = {"relevance_explanation": "It helps.", "all_relevant_sentence_keys": [key]}
-        support |= {"overall_supported_explanation": "It was looked up.", "overall_supported": passes}
-        return json.dumps({**support, "sentence_support_information": [], "all_utilized_sentence_keys": [key]})
-
-    @each_case("name", ["groundedness", "faithfulness", "relevance", "facts_grounding", "ragbench", "ragbench_sources"])
+    @each_case("name", TABLES["answers"])
     def test_by_its_setting(self, name: str) -> None:
         judge = catalogue()[name]
-        for answer in (self.answers(name, passes=True), self.answers(name, passes=False)):
+        for answer in TABLES["answers"][name]:  # one that passes and one that fails
             for trace in (self.CUT, changed(self.CUT, messages=[*self.TALK])):
                 assessment = self.judged(judge, trace, answer)
                 assert (assessment.outcome, assessment.reason) == ("unscored", "input_too_long")
