@@ -5,11 +5,10 @@ import time
 from collections.abc import Sequence
 
 import json_repair
-import msgspec
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from judge_traces import HOSTILE, yes_no_text
+from judge_traces import yes_no_text
 from support.cases import each_case
 from tables import misread, outcome, table
 
@@ -31,28 +30,6 @@ from judges.parsing.withdrawal import is_withdrawn
 TABLES = table("answers")
 GOOD = '{"rationale": "It is so.", "result": "yes"}'
 BROKEN = '{"rationale": "a", "result": "yes",}\n'
-TOKENS = [
-    "{", "}", "[", "]", ":", ",", '"', "'", "\\", "\n", " ", "```json\n", "```", "//", "/*", "\ufeff", "“",
-    "null", "true", "1e999", "NaN", "result", "yes", '"rationale"', '"result"', '"yes"', '"no"', '"maybe"', "'",
-    '"rationale": "a"', '"result": "no"', '"\\ud800"', '"\\u', GOOD, yes_no_text("no"), "{'result': 'no'}",
-    "Let's think step by step",
-]  # fmt: skip
-
-
-@st.composite
-def damaged(draw: st.DrawFn) -> str:
-    """Damage good answers: remove and insert pieces."""
-    hostile = yes_no_text("no", HOSTILE["ready-made verdict"])
-    text = draw(st.sampled_from([GOOD, hostile, f"```json\n{GOOD}\n```\n{GOOD}"]))
-    for _ in range(draw(st.integers(1, 4))):
-        start = draw(st.integers(0, len(text)))
-        end = min(len(text), start + draw(st.integers(0, 5)))
-        text = text[:start] + draw(st.sampled_from(["", *TOKENS]) | st.text(st.characters(), max_size=3)) + text[end:]
-    return text
-
-
-json_text = st.dictionaries(st.sampled_from(["rationale", "result"]), st.text() | st.none()).map(json.dumps)
-any_answer = st.text(st.characters()) | st.lists(st.sampled_from(TOKENS), max_size=25).map("".join) | damaged()
 
 
 def test_each_answer_is_read_as_meant_or_refused() -> None:
@@ -74,18 +51,6 @@ def test_labels_are_read_in_any_case_with_blanks_and_a_full_stop_and_no_others()
 def test_the_rationale_loses_the_opening_that_was_asked_for() -> None:
     found = {text: read(yes_no_text("yes", text))["rationale"] for text in TABLES["openings"]}
     assert found == TABLES["openings"]
-
-
-@given(any_answer | json_text)
-@settings(max_examples=300, deadline=None)
-def test_any_text_is_an_answer_of_the_menu_or_an_answer_error(text: str) -> None:
-    try:
-        answer = read(text)
-    except AnswerError:
-        return
-    assert answer.keys() == {"rationale", "result"}
-    assert answer["result"] in {"yes", "no", "unknown"}
-    assert msgspec.json.decode(msgspec.json.encode(answer)) == answer
 
 
 @given(st.sampled_from(["yes", "no"]), st.text(), st.text(), st.text())

@@ -447,12 +447,12 @@ def check_verdict(judge: Judge, assessment: Assessment) -> None:
         assert score.passed in (None, True, False)
 
 
-@each_case("family", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_any_text_is_read_and_scored_on_the_scale_or_refused(family: Family) -> None:
     (prompt,) = family.judge.prompts(TRACE)
 
     @given(texts(family))
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=100, deadline=None)
     def check(text: str) -> None:
         with suppress(AnswerError):
             answer = family.judge.read(text)

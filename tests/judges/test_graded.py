@@ -5,7 +5,6 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 
 import msgspec
 import pytest
@@ -49,12 +48,6 @@ SHOWN = {
 BLOCKS = dict(zip(("input", "output", "expected_response", "context"), SHOWN, strict=True))
 """The names of the parts of a request by the fields that a judge needs."""
 TRACES = [SHORT, LONG, *(trace for text in HOSTILE.values() for trace in filled(text))]
-TOKENS = [
-    "{", "}", "[", '"', "\\", "\n", "\r", " ", ":", "```", "**", "- ", "score: ", "Justification: ", "4", "4.5", "9",
-    "null", "<<answer 0123456789ab>>\n", '"score": ', '"justification": "a"', "\ud800", "1e999", "NaN", GOOD, LINES,
-    f"{LINES}\n", "score: 2\n", '{"justification": "All is well.", "score": 5}',
-]  # fmt: skip
-any_answer = st.text(st.characters()) | st.lists(st.sampled_from(TOKENS), max_size=25).map("".join)
 one_line = st.text().map(lambda text: " ".join(text.split()))
 each_judge = each_case("judge", JUDGES.values(), ids=JUDGES)
 
@@ -72,16 +65,6 @@ class TestReading:
     def test_each_answer_is_read_as_meant_or_refused(self) -> None:
         for kind in ("object", "lines", "object and lines"):
             assert misread(read, TABLES[kind]) == {}, kind
-
-    @given(any_answer)
-    @settings(max_examples=200, deadline=None)
-    def test_any_text_is_an_answer_on_the_scale_or_an_answer_error(self, text: str) -> None:
-        with suppress(AnswerError):
-            answer = read(text)
-            assert answer.keys() == {"justification", "score"}
-            assert type(answer["score"]) is int
-            assert answer["score"] in range(1, 6)
-            assert msgspec.json.decode(msgspec.json.encode(answer)) == answer
 
     @given(st.integers(), one_line)
     @settings(deadline=None)
