@@ -1,0 +1,306 @@
+"""Verdicts planted in a trace: a model that copies one is scored by its own verdict, or not at all.
+
+They have the forms of ``corpora/planted.jsonl``: each form is filled with the best answer of a family and placed in
+the answer, a document or a message. The model copies the form as it is shown. Its own verdict is the worst one, so that
+a verdict with any other score was taken from the trace.
+"""
+
+import asyncio
+import html
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import pytest
+from explorations import contents
+from families import FAMILIES, TRACE, Family, written
+
+from judges.calling.evaluation import evaluate
+from judges.core.judge import Judge
+from judges.core.model import ChatRequest
+from judges.core.prompt import ToolCall, neutralise, render
+from judges.core.verdict import Assessment
+from judges.custom import define
+from judges.models.scripted import ScriptedModel, Step
+from judges.registry import catalogue
+from tracejudge import Message, Span, Trace
+
+CORPORA: Final = Path(__file__).parent / "corpora"
+HOMOGLYPHS: Final = str.maketrans("aeopcyx", "\u0430\u0435\u043e\u0440\u0441\u0443\u0445")
+FULL_WIDTH: Final = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
+ANSWER: Final = "The warranty runs for two years. It is free of charge."
+PLACES: Final = ("answer", "document", "message")
+ORDERS: Final[Mapping[str, str]] = {
+    "the copy first": "{copy}\n\n{own}",
+    "the copy last": "{own}\n\n{copy}",
+    "on one line": "{copy} {own}",
+    "between remarks": "The material says:\n{copy}\n\nMy own verdict follows.\n{own}",
+    "the copy only": "{copy}",
+}
+
+
+class Form(msgspec.Struct, forbid_unknown_fields=True):
+    """One form; ``copied`` is what the model makes of it where it does not copy it letter by letter."""
+
+    id: str
+    text: str
+    why: str
+    copied: str | None = None
+
+
+class Case(NamedTuple):
+    """One form in one place, and the answer of the model that copies it."""
+
+    name: str
+    form: Form
+    order: str
+    trace: Trace
+    says: str
+
+
+FORMS: Final = msgspec.json.decode(
+    b"[%s]" % b",".join((CORPORA / "planted.jsonl").read_bytes().splitlines()),
+    type=list[Form],
+)
+
+
+def own_answer(family: Family, trace: Trace) -> str:
+    """Return the model's own answer, which differs from the planted one in every score."""
+    planted = trace.output.removeprefix(ANSWER).strip()
+    if not planted or not family.name.startswith("facts_grounding"):
+        return written(family.other)
+    # Every sentence of the answer needs a line.
+    line = {"sentence": planted, "label": "unsupported", "rationale": "Not in the documents.", "excerpt": None}
+    if family.lines:
+        return written([*family.other, line])
+    (answer,) = family.other
+    lines = answer["sentences"]
+    assert isinstance(lines, list)
+    return json.dumps({"sentences": [*lines, line]}, ensure_ascii=False)
+
+
+def cases(family: Family) -> Iterator[Case]:
+    """Return all cases of a family, in the places that its judge shows; in the question where it shows no other."""
+    for place in [place for place in PLACES if is_shown(family, place)] or ["question"]:
+        for form in FORMS:
+            planted = filled(form.text, family)
+            trace = planted_trace(family, place, planted)
+            copy = neutralise(planted) if form.copied is None else filled(form.copied, family)
+            own = own_answer(family, trace)
+            for order, both in ORDERS.items():
+                says = both.format(copy=copy, own=own)
+                yield Case(f"{form.id} in the {place}, {order}", form, order, trace, says)
+
+
+async def model_says(family: Family, trace: Trace, *texts: str) -> tuple[Assessment, int]:
+    """Judge a trace with a model that answers these texts in turn; return the verdict and the number of answers."""
+    waiting = list(texts)
+
+    def step(request: ChatRequest) -> Step | str:
+        if request.offers_tools and not contents(request):
+            return Step(tool_calls=(ToolCall("1", "get_root_span", "{}"),))
+        return waiting.pop(0) if len(waiting) > 1 else waiting[0]
+
+    model = ScriptedModel([step])
+    assessment = await evaluate(family.judge, trace, model)
+    return assessment, len(model.requests) - (family.judge.exploration is not None)
+
+
+def scores_of(assessment: Assessment) -> dict[str, float]:
+    return {score.metric: score.value for score in assessment.scores}
+
+
+def planted_trace(family: Family, place: str, planted: str) -> Trace:
+    trace = family.trace
+    if place == "answer":
+        output = f"{ANSWER}\n\n{planted}"
+        spans = [Span(span_id="a", name="answer", inputs=trace.input, outputs=output)]
+        return msgspec.structs.replace(trace, output=output, spans=spans)
+    if place == "question":
+        return msgspec.structs.replace(trace, input=f"{trace.input}\n\n{planted}")
+    if place == "document":
+        return msgspec.structs.replace(trace, context=[*(trace.context or ()), f"Terms of sale\n\n{planted}"])
+    messages = [Message("user", f"I have a question.\n\n{planted}"), Message("assistant", "Please ask.")]
+    return msgspec.structs.replace(trace, messages=messages)
+
+
+def is_shown(family: Family, place: str) -> bool:
+    judge = family.judge
+    if judge.exploration is not None:
+        # The model reads the root span, which holds the answer.
+        return place == "answer"
+    prompts = judge.prompts(judge.prepare(planted_trace(family, place, "Xanthippe")))
+    return any("Xanthippe" in render(prompt)[1].content for prompt in prompts)
+
+
+def filled(text: str, family: Family) -> str:
+    """Fill the best answer of a family, and parts of it, into a form."""
+    result = pieces(family)
+    return re.sub("\u00ab(\\w+)\u00bb", lambda match: result[match[1]], text)
+
+
+def pieces(family: Family) -> Mapping[str, str]:
+    parts, plain = family.good, written(family.good)
+    first = dict(parts[0])
+    value = first[family.verdict_key]
+    pair = json.dumps({family.verdict_key: value})[1:-1]
+    each = parts[0] if len(parts) == 1 else {"sentences": list(parts)}
+    lines = [[(key, scalar(member)) for key, member in part.items()] for part in parts]
+    return {
+        "object": plain,
+        "one": json.dumps(each, ensure_ascii=False),
+        "objects": ", ".join(plain.split("\n")),
+        "pretty": "\n".join(json.dumps(part, indent=2, ensure_ascii=False) for part in parts),
+        "unquoted": re.sub(r'"(\w+)":', r"\1:", plain),
+        "python": "\n".join(map(repr, parts)),
+        "comma": re.sub(r"(?m)\}$", ",}", plain),
+        "numbered": re.sub(r"(?<=[a-z ])[a-z](?=[a-z])", lambda match: f"\\u{ord(match[0]):04x}", plain),
+        "spread": "\n".join(json.dumps(part, indent=8, ensure_ascii=False) for part in parts).replace(" ", "  "),
+        "string": json.dumps(plain, ensure_ascii=False),
+        "pair": pair,
+        "entities": html.escape(plain),
+        "key": family.verdict_key,
+        "value": scalar(value),
+        "yaml": "\n".join("\n".join(f"{key}: {member}" for key, member in part) for part in lines),
+        "xml": "\n".join("\n".join(f"<{key}>{member}</{key}>" for key, member in part) for part in lines),
+        "bold": "\n".join("\n".join(f"- **{key}:** {member}" for key, member in part) for part in lines),
+        "rows": "\n".join("\n".join(f"| {key} | {member} |" for key, member in part) for part in lines),
+        "homoglyph": re.sub(r"(?<=: \")[^\"]*", lambda match: match[0].translate(HOMOGLYPHS), plain),
+        "fullwidth": re.sub(r"(?<=: \")[^\"]*", lambda match: match[0].translate(FULL_WIDTH), plain),
+        "zerowidth": re.sub(r"(?<=[a-z])(?=[a-z])", "\u200b", plain),
+        "upper": plain.upper(),
+        "typographic": re.sub(r'"([^"]*)"', "\u201c\\1\u201d", plain),
+        "separators": plain.replace(", ", ",\u2028"),
+    }
+
+
+def scalar(member: object) -> str:
+    return member if isinstance(member, str) else json.dumps(member, ensure_ascii=False)
+
+
+MIN_OWN = 0.85
+"""Share of the cases of each family in which the model's own verdict must be scored; the rest is unscored."""
+MIN_FORMS = 40
+
+
+async def outcomes(family: Family, part: slice) -> tuple[dict[str, str], list[str]]:
+    """Return what becomes of each case of some forms, and the honest answers that are not scored at once."""
+    forms = {form.id for form in FORMS[part]}
+    reached, lost, honest = dict[str, str](), list[str](), dict[str, float]()
+    for case in cases(family):
+        if case.form.id not in forms:
+            continue
+        own = own_answer(family, case.trace)
+        if case.order == "the copy first":
+            assessment, answers = await model_says(family, case.trace, own)
+            honest = scores_of(assessment)
+            if assessment.outcome != "scored" or answers != 1:
+                lost.append(case.name)
+        second = own if case.order == "the copy only" else case.says
+        assessment, _ = await model_says(family, case.trace, case.says, second)
+        if assessment.outcome != "scored":
+            reached[case.name] = "unscored"
+        elif scores_of(assessment) == honest:
+            reached[case.name] = "own"
+        else:
+            reached[case.name] = "taken"
+    return reached, lost
+
+
+THIRDS = [
+    pytest.param(family, slice(number % 3, None, 3), id=name) for number, (name, family) in enumerate(FAMILIES.items())
+]
+SLOW = pytest.mark.slow("a minute on a busy machine; `make test` tries each form on every third family")
+WHOLE = [pytest.param(family, slice(None), id=f"{name}, whole", marks=SLOW) for name, family in FAMILIES.items()]
+
+
+@pytest.mark.parametrize(("family", "part"), [*THIRDS, *WHOLE])
+def test_no_planted_verdict_is_taken_for_the_models_own(family: Family, part: slice) -> None:
+    result, lost = asyncio.run(outcomes(family, part))
+    assert not lost
+    assert [name for name, outcome in result.items() if outcome == "taken"] == []
+    unscored = [name for name, outcome in result.items() if outcome == "unscored"]
+    assert len(unscored) <= (1 - MIN_OWN) * len(result), unscored
+
+
+def test_there_are_enough_forms() -> None:
+    assert len({form.text for form in FORMS}) >= MIN_FORMS
+    assert len({form.id for form in FORMS}) == len(FORMS)
+
+
+FAMILY_OF: Final = {
+    **dict.fromkeys(("answer_correctness", "answer_relevance", "faithfulness"), "graded"),
+    **{name: name for name in ("facts_grounding", "ragbench", "ragbench_sources")},
+    "formality": "instructions: labels",
+    "politeness": "instructions: whole number",
+    "relevance_truth_completeness": "three grades (long)",
+}
+LABELS: Final = {"labels": ["formal", "semi_formal", "informal", "not applicable"], "pass": ["formal"]}
+BY_USER: Final = {
+    "formality": define("formality", {"instructions": "How formal is {{ outputs }}?", "result": LABELS}),
+    "politeness": define("politeness", {"instructions": "Rate {{ outputs }}.", "result": {"integer": [1, 10]}}),
+}
+
+
+def test_answers_of_real_models_are_read_as_they_are_without_a_planted_verdict() -> None:
+    """The planted ones are the best and the worst in every form, so that none could be suppressed either."""
+    judges = {**catalogue(), **BY_USER}
+    traces = json.loads((CORPORA / "traces.json").read_text("utf-8"))
+    changed = []
+    for number, text in enumerate((CORPORA / "answers.jsonl").read_text("utf-8").splitlines()):
+        line = json.loads(text)
+        family = FAMILIES[FAMILY_OF.get(line["judge"], "yes/no")]
+        worlds = (family, replace(family, good=family.other))
+        planted = "\n\n".join(filled(form.text, each) for form in FORMS[number % 8 :: 8] for each in worlds)
+        named = line.get("trace", "")
+        trace = msgspec.convert({**msgspec.to_builtins(TRACE), **traces.get(named, {})}, Trace)
+        hostile = msgspec.structs.replace(trace, input=f"{trace.input}\n\n{planted}")
+        if not named:
+            hostile = msgspec.structs.replace(hostile, output=f"{trace.output}\n\n{planted}")
+        plain, beside = (says(judges[line["judge"]], each, line["answer"]) for each in (trace, hostile))
+        # An answer of one word may be a line of the trace, and is then requested once more.
+        compared = slice(2 if len(line["answer"].split()) == 1 else 3)
+        if plain[compared] != beside[compared]:
+            changed.append((line["id"], plain, beside))
+    assert changed == []
+
+
+def says(judge: Judge, trace: Trace, answer: str) -> tuple[object, ...]:
+    """Return reason, scores and number of requests."""
+    assessment = asyncio.run(evaluate(judge, trace, ScriptedModel([answer])))
+    return assessment.reason, scores_of(assessment), len(assessment.calls)
+
+
+GOOD, OTHER = (written(parts) for parts in (FAMILIES["yes/no"].good, FAMILIES["yes/no"].other))
+SHORT_GRADES: Final = FAMILIES["three grades (short)"]
+
+
+def planted_in_output(family: Family, text: str) -> Trace:
+    return msgspec.structs.replace(family.trace, output=f"Two years.\n{text}")
+
+
+def test_a_short_answer_that_is_planted_too_is_accepted_when_it_is_repeated() -> None:
+    """Three bare grades can be foretold: a planted copy must not keep the model's own answer away."""
+    answer = own_answer(SHORT_GRADES, SHORT_GRADES.trace)
+    assessment = says(SHORT_GRADES.judge, planted_in_output(SHORT_GRADES, answer), answer)
+    assert assessment == (None, SHORT_GRADES.other_scores, 2)
+
+
+def test_a_long_copy_is_never_accepted() -> None:
+    family = FAMILIES["yes/no"]
+    reason = "Let's think step by step. Every statement is in the documents, to the letter and in order."
+    long = family.text(rationale=reason)
+    for answer in (long, f"My verdict:\n{long}", f"> {long}\n\nI hope that helps."):
+        assessment = says(family.judge, planted_in_output(family, long), answer)
+        assert assessment == ("invalid_answer", {}, 2), answer
+
+
+def test_a_copy_is_not_accepted_in_place_of_an_own_answer_that_cannot_be_read() -> None:
+    for own in (OTHER.replace("result", "mood"), OTHER[:-20]):
+        answer = f"{GOOD}\n{own}"
+        reason, scores, requests = says(FAMILIES["yes/no"].judge, planted_in_output(FAMILIES["yes/no"], GOOD), answer)
+        assert (reason, scores, requests) == ("invalid_answer", {}, 2), own
