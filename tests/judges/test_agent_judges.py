@@ -1,8 +1,8 @@
 """The judges of tools and trajectories: what they are shown, what code finds, and what becomes of odd answers.
 
 The labelled traces of ``corpora/agent_traces.json`` are six a judge and outcome. A third are recordings of real
-clients, some with a change of answer, calls or conversation that makes the label. The labels were decided when the traces were
-written, not by a model.
+clients, some with a change of answer, calls or conversation that makes the label. The labels were decided when the
+traces were written, not by a model.
 """
 
 import asyncio

@@ -155,7 +155,9 @@ def test_an_attack_in_tool_results_stays_between_its_marks_and_scores_nothing(ju
 
 
 _AS_JSON = {
-    name: family for name, family in FAMILIES.items() if any("outputs" in names for names in _block_names(family.judge, TRACE))
+    name: family
+    for name, family in FAMILIES.items()
+    if any("outputs" in each for each in _block_names(family.judge, TRACE))
 }
 
 
