@@ -7,12 +7,13 @@ a verdict with any other score was taken from the trace.
 
 import asyncio
 import html
+import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import pytest
@@ -43,29 +44,8 @@ ORDERS: Final[Mapping[str, str]] = {
 }
 
 
-class Form(msgspec.Struct, forbid_unknown_fields=True):
-    """One form; ``copied`` is what the model makes of it where it does not copy it letter by letter."""
-
-    id: str
-    text: str
-    why: str
-    copied: str | None = None
-
-
-class Case(NamedTuple):
-    """One form in one place, and the answer of the model that copies it."""
-
-    name: str
-    form: Form
-    order: str
-    trace: Trace
-    says: str
-
-
-FORMS: Final = msgspec.json.decode(
-    b"[%s]" % b",".join((CORPORA / "planted.jsonl").read_bytes().splitlines()),
-    type=list[Form],
-)
+FORMS: Final = [json.loads(line) for line in (CORPORA / "planted.jsonl").read_text("utf-8").splitlines()]
+"""``copied`` is what the model makes of a form where it does not copy it letter by letter."""
 
 
 def own_answer(family: Family, trace: Trace) -> str:
@@ -81,19 +61,6 @@ def own_answer(family: Family, trace: Trace) -> str:
     lines = answer["sentences"]
     assert isinstance(lines, list)
     return json.dumps({"sentences": [*lines, line]}, ensure_ascii=False)
-
-
-def cases(family: Family) -> Iterator[Case]:
-    """Return all cases of a family, in the places that its judge shows; in the question where it shows no other."""
-    for place in [place for place in PLACES if is_shown(family, place)] or ["question"]:
-        for form in FORMS:
-            planted = filled(form.text, family)
-            trace = planted_trace(family, place, planted)
-            copy = neutralise(planted) if form.copied is None else filled(form.copied, family)
-            own = own_answer(family, trace)
-            for order, both in ORDERS.items():
-                says = both.format(copy=copy, own=own)
-                yield Case(f"{form.id} in the {place}, {order}", form, order, trace, says)
 
 
 async def model_says(family: Family, trace: Trace, *texts: str) -> tuple[Assessment, int]:
@@ -188,26 +155,24 @@ MIN_FORMS = 40
 
 
 async def outcomes(family: Family, part: slice) -> tuple[dict[str, str], list[str]]:
-    """Return what becomes of each case of some forms, and the honest answers that are not scored at once."""
-    forms = {form.id for form in FORMS[part]}
-    reached, lost, honest = dict[str, str](), list[str](), dict[str, float]()
-    for case in cases(family):
-        if case.form.id not in forms:
-            continue
-        own = own_answer(family, case.trace)
-        if case.order == "the copy first":
-            assessment, answers = await model_says(family, case.trace, own)
-            honest = scores_of(assessment)
-            if assessment.outcome != "scored" or answers != 1:
-                lost.append(case.name)
-        second = own if case.order == "the copy only" else case.says
-        assessment, _ = await model_says(family, case.trace, case.says, second)
-        if assessment.outcome != "scored":
-            reached[case.name] = "unscored"
-        elif scores_of(assessment) == honest:
-            reached[case.name] = "own"
-        else:
-            reached[case.name] = "taken"
+    """Return what becomes of some forms in the places that the judge shows, and the honest answers that are lost."""
+    reached, lost = dict[str, str](), list[str]()
+    places = [place for place in PLACES if is_shown(family, place)] or ["question"]
+    for place, form in itertools.product(places, FORMS[part]):
+        name, planted = f"{form['id']} in the {place}", filled(form["text"], family)
+        trace = planted_trace(family, place, planted)
+        own = own_answer(family, trace)
+        assessment, answers = await model_says(family, trace, own)
+        honest = scores_of(assessment)
+        if assessment.outcome != "scored" or answers != 1:
+            lost.append(name)
+        copy = filled(form["copied"], family) if "copied" in form else neutralise(planted)
+        for order, both in ORDERS.items():
+            says = both.format(copy=copy, own=own)
+            second = own if order == "the copy only" else says
+            assessment, _ = await model_says(family, trace, says, second)
+            taken = "own" if scores_of(assessment) == honest else "taken"
+            reached[f"{name}, {order}"] = taken if assessment.outcome == "scored" else "unscored"
     return reached, lost
 
 
@@ -228,8 +193,9 @@ def test_no_planted_verdict_is_taken_for_the_models_own(family: Family, part: sl
 
 
 def test_there_are_enough_forms() -> None:
-    assert len({form.text for form in FORMS}) >= MIN_FORMS
-    assert len({form.id for form in FORMS}) == len(FORMS)
+    assert len({form["text"] for form in FORMS}) >= MIN_FORMS
+    assert len({form["id"] for form in FORMS}) == len(FORMS)
+    assert all({"id", "text", "why"} <= set(form) <= {"id", "text", "why", "copied"} for form in FORMS)
 
 
 FAMILY_OF: Final = {
@@ -255,7 +221,7 @@ def test_answers_of_real_models_are_read_as_they_are_without_a_planted_verdict()
         line = json.loads(text)
         family = FAMILIES[FAMILY_OF.get(line["judge"], "yes/no")]
         worlds = (family, replace(family, good=family.other))
-        planted = "\n\n".join(filled(form.text, each) for form in FORMS[number % 8 :: 8] for each in worlds)
+        planted = "\n\n".join(filled(form["text"], each) for form in FORMS[number % 8 :: 8] for each in worlds)
         named = line.get("trace", "")
         trace = msgspec.convert({**msgspec.to_builtins(TRACE), **traces.get(named, {})}, Trace)
         hostile = msgspec.structs.replace(trace, input=f"{trace.input}\n\n{planted}")

@@ -36,7 +36,6 @@ KEYS = (
     "sentence_support_information",
     "all_utilized_sentence_keys",
 )
-SPECIAL = ["supported_without_sentence", "general", "well_known_fact", "numerical_reasoning"]
 
 
 def trace(context: Sequence[Document | str], output: str = "It is so.") -> Trace:
@@ -283,21 +282,29 @@ class TestHeuristic:
             assert json.loads(json.dumps(judge.heuristic(asked, prompt))) == expected
 
 
+def check_details(name: str, asked: Trace, entry: Callable[..., dict[str, object]]) -> None:
+    """Compare the details of the answers of a table; an entry is its key, keys that support it and its truth value."""
+    for what, (rows, changes, expected) in TABLES[name].items():
+        said = answer([entry(*row) for row in rows], **changes)
+        reading = scored(CASES[name].judge, asked, said)
+        details: Any = reading.details
+        for each in details["sentence_support"]:
+            assert each.get("explanation") == (None if list(each.values())[-1] is True else "It says so."), what
+        support = [
+            [value for key, value in each.items() if key != "explanation"] for each in details["sentence_support"]
+        ]
+        found = {**details, "support": support, "values": [score.value for score in reading.scores]}
+        assert {key: found[key] for key in expected} == expected, what
+        assert (reading.scores[-1].value, reading.scores[-1].passed) == (said["overall_supported"],) * 2, what
+
+
 class TestRagbench:
     """Sentences 0a, 0b and 1a of the documents; a and b of the answer."""
 
     ASKED = trace(["One is here. Two is here.", "Three is here."], "First it says. Then it says.")
-    BOTH = (of_response("a", ["0a"]), of_response("b", ["1a"]))
 
-    def details(self, *entries: object, **changes: object) -> dict[str, Any]:
-        details = dict(scored(ragbench.JUDGE, self.ASKED, answer(entries, **changes)).details)
-        assert details.pop("document_sentences") == 3
-        return details
-
-    @staticmethod
-    def support(rows: dict[str, Any]) -> dict[str, tuple[list[str], bool]]:
-        listed = rows["sentence_support"]
-        return {e["response_sentence_key"]: (e["supporting_sentence_keys"], e["fully_supported"]) for e in listed}
+    def test_details_of_each_answer(self) -> None:
+        check_details("ragbench", self.ASKED, lambda key, keys, full: of_response(key, keys, full=full))
 
     @staticmethod
     def blocks(asked: Trace) -> tuple[Block, ...]:
@@ -342,86 +349,6 @@ class TestRagbench:
         assert figures(reading)["relevance"] == 1 / 2
         assert (reading.details["document_sentences"], reading.details["fabricated_evidence"]) == (2, 1)
 
-    def test_details_list_all_valid_keys(self) -> None:
-        keys = {"all_relevant_sentence_keys": ["1A.", "0a"], "all_utilized_sentence_keys": ["1a", "0b", "1a"]}
-        counts = ("fabricated_evidence", "completeness_undefined", "check_differs", "contradictions")
-        counts += ("supported_by_nothing", "missing_entries", "repeated_entries", "unknown_entries")
-        assert self.details(*reversed(self.BOTH), **keys) == {
-            **dict.fromkeys(counts, 0),
-            "relevant": ["0a", "1a"],
-            "utilized": ["0b", "1a"],
-            "adherence_checked": True,
-            "sentence_support": [
-                {"response_sentence_key": "a", "supporting_sentence_keys": ["0a"], "fully_supported": True},
-                {"response_sentence_key": "b", "supporting_sentence_keys": ["1a"], "fully_supported": True},
-            ],
-        }
-
-    def test_unknown_keys_leave_every_list_and_are_counted(self) -> None:
-        given = {"all_relevant_sentence_keys": ["0a", "7a"], "all_utilized_sentence_keys": ["1a", "1b"]}
-        counted = self.details(of_response("a", ["0a", "0c", "a"]), of_response("b", ["1a"]), **given)
-        assert (counted["relevant"], counted["utilized"]) == (["0a"], ["1a"])
-        assert self.support(counted) == {"a": (["0a"], True), "b": (["1a"], True)}
-        assert (counted["fabricated_evidence"], counted["adherence_checked"]) == (4, True)
-
-    @each_case(
-        ("last", "overall", "support", "expected"),
-        [
-            (of_response("b", ["9z", "8y"]), True, ([], False), (2, 0, False, 0)),
-            (of_response("b", []), True, ([], False), (0, 1, False, 1)),
-            (of_response("b", ["1a"], full=False), False, (["1a"], False), (0, 0, False, 0)),
-        ],
-        ids=["left with nothing is no longer supported", "full support by nothing is none", "support in part is kept"],
-    )
-    def test_an_entry(self, last: object, overall: object, support: object, expected: object) -> None:
-        counted = self.details(of_response("a", ["0a"]), last, overall_supported=overall)
-        assert self.support(counted) == {"a": (["0a"], True), "b": support}
-        names = ("fabricated_evidence", "supported_by_nothing", "adherence_checked", "contradictions")
-        assert tuple(counted[name] for name in names) == expected
-
-    def test_a_special_word_supports_a_sentence_alone_and_beside_keys_and_is_no_document_sentence(self) -> None:
-        for word in SPECIAL:
-            counted = self.details(of_response("a", [word]), of_response("b", ["1a", word.upper() + "."]))
-            assert self.support(counted) == {"a": ([word], True), "b": (["1a", word], True)}
-            assert (counted["fabricated_evidence"], counted["adherence_checked"]) == (0, True)
-            given = {"all_relevant_sentence_keys": [word, "0a"], "all_utilized_sentence_keys": [word]}
-            counted = self.details(*self.BOTH, **given)
-            assert (counted["relevant"], counted["utilized"], counted["fabricated_evidence"]) == (["0a"], [], 2)
-        counted = self.details(of_response("a", ["common_sense"]), of_response("b", ["1a"]))
-        assert self.support(counted) == {"a": ([], False), "b": (["1a"], True)}
-        assert counted["fabricated_evidence"] == 1
-
-    def test_entries_on_no_sentence_several_on_one_and_none_are_counted(self) -> None:
-        counted = self.details(*self.BOTH, of_response("c", ["9z"], full=False), of_response("0a", []))
-        assert self.support(counted) == {"a": (["0a"], True), "b": (["1a"], True)}
-        names = ("unknown_entries", "fabricated_evidence", "supported_by_nothing", "adherence_checked")
-        assert [counted[name] for name in (*names, "contradictions")] == [2, 0, 0, True, 0]
-        counted = self.details(of_response("a", ["9z"], full=False), *self.BOTH, of_response("A.", ["0b"]))
-        assert self.support(counted) == {"a": (["0b"], True), "b": (["1a"], True)}, "the last one counts"
-        assert (counted["repeated_entries"], counted["fabricated_evidence"]) == (2, 0)
-        counted = self.details(of_response("b", ["1a"]))
-        assert self.support(counted) == {"b": (["1a"], True)}
-        assert (counted["missing_entries"], counted["adherence_checked"], counted["contradictions"]) == (1, False, 0)
-
-    def test_the_score_is_the_model_s_and_the_check_is_a_detail(self) -> None:
-        first, second = self.BOTH
-        invented, no = of_response("b", ["9z"]), of_response("b", [], full=False)
-        cases: list[tuple[bool, list[object], bool, int, int]] = [
-            (True, [first, second], True, 0, 0),
-            (True, [first, invented], False, 0, 1),
-            (True, [of_response("a", ["0a"], full=False), no], False, 2, 1),
-            (True, [], False, 0, 1),
-            (False, [first, second], False, 1, 1),
-            (False, [first, no], False, 0, 0),
-            (False, [first, invented], False, 1, 0),
-            (False, [first], False, 0, 0),  # the other sentence may be the unsupported one
-        ]
-        for overall, rows, checked, contradictions, differs in cases:
-            reading = scored(ragbench.JUDGE, self.ASKED, answer(rows, overall_supported=overall))
-            assert (reading.scores[-1].value, reading.scores[-1].passed) == (float(overall), overall)
-            names = ("adherence_checked", "contradictions", "check_differs")
-            assert tuple(reading.details[name] for name in names) == (checked, contradictions, differs), rows
-
 
 class TestSources:
     """Sentences D1_S1, D1_S2 and D3_S1."""
@@ -429,10 +356,8 @@ class TestSources:
     ASKED = trace(["One is here. Two is here.", " ", "Three is here."], "First it says.\n\nThen it says.")
     NAMED = ragbench_sources.JUDGE.configured({"document_ids": True})
 
-    def details(self, *entries: object, **changes: object) -> dict[str, Any]:
-        details = dict(scored(ragbench_sources.JUDGE, self.ASKED, answer(entries, **changes)).details)
-        assert details.pop("document_sentences") == 3
-        return details
+    def test_details_of_each_answer(self) -> None:
+        check_details("ragbench_sources", self.ASKED, lambda key, supported: of_source(key, supported=supported))
 
     @staticmethod
     def keys(judge: Judge, documents: Sequence[Document | str]) -> list[str]:
@@ -464,39 +389,6 @@ class TestSources:
         assert details["sentence_support"] == [{"sentence_key": "Manual_S1", "is_supported": True}]
         plain = ragbench_sources.JUDGE
         assert self.NAMED.version != plain.version == plain.configured({"document_ids": False}).version
-
-    def test_details_list_all_valid_keys(self) -> None:
-        keys = {"all_relevant_sentence_keys": ["D3_S1", "D1_S1"], "all_utilized_sentence_keys": ["D3_S1"]}
-        counts = ("fabricated_evidence", "completeness_undefined", "check_differs", "contradictions")
-        assert self.details(of_source("d3_s1"), of_source("D1_S1:"), **keys) == {
-            **dict.fromkeys((*counts, "missing_entries", "repeated_entries"), 0),
-            "relevant": ["D1_S1", "D3_S1"],
-            "utilized": ["D3_S1"],
-            "sentence_support": [{"sentence_key": key, "is_supported": True} for key in ("D1_S1", "D3_S1")],
-        }
-
-    def test_entries_that_are_unknown_missing_further_or_repeated(self) -> None:
-        keys = {"all_relevant_sentence_keys": ["D1_S1", "D1_S3"], "all_utilized_sentence_keys": ["D9_S9", "general"]}
-        counted = self.details(of_source("D2_S1"), of_source("D1_S1"), **keys)
-        assert (counted["relevant"], counted["utilized"], counted["fabricated_evidence"]) == (["D1_S1"], [], 4)
-        assert counted["sentence_support"] == [{"sentence_key": "D1_S1", "is_supported": True}]
-        text = answer(all_relevant_sentence_keys=["D1_S1", "D3_S1"], all_utilized_sentence_keys=["D3_S1", "D1_S2"])
-        reading = scored(ragbench_sources.JUDGE, self.ASKED, text)
-        assert reading.details["missing_entries"] == 3
-        assert [score.value for score in reading.scores] == [2 / 3, 2 / 3, 1 / 2, 1.0]
-        counted = self.details(of_source("D1_S2"))
-        assert counted["sentence_support"] == [{"sentence_key": "D1_S2", "is_supported": True}]
-        assert counted["missing_entries"] == 0, "entries beyond the lists are welcome"
-        counted = self.details(of_source("D1_S1"), of_source("d1_s1", supported=False), overall_supported=False)
-        assert counted["sentence_support"] == [of_source("D1_S1", supported=False)], "the last one counts"
-        assert counted["repeated_entries"] == 1
-
-    def test_adherence_is_the_models_and_parts_that_speak_against_it_are_counted(self) -> None:
-        for overall, single, contradictions in ((True, True, 0), (True, False, 2), (False, False, 0), (False, True, 0)):
-            rows = [of_source(key, supported=single) for key in ("D1_S1", "D1_S2")]
-            reading = scored(ragbench_sources.JUDGE, self.ASKED, answer(rows, overall_supported=overall))
-            assert (reading.scores[-1].value, reading.scores[-1].passed) == (float(overall), overall)
-            assert reading.details["contradictions"] == contradictions, (overall, single)
 
 
 def lines(count: int) -> str:
