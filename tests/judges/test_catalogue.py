@@ -20,6 +20,7 @@ import msgspec
 import pytest
 from judge_traces import ASKING, LONG, SHORT, all_samples, served
 from support.cases import each_case
+from tables import table
 
 from judges import catalog
 from judges.calling.evaluation import evaluate, prepared
@@ -38,6 +39,7 @@ UPDATES = os.environ.get("UPDATE_GOLDEN") == "1"
 RUN_WORDS = 8
 RUNS = (FOLDER / "corpora" / "published_runs.bin").read_bytes()
 """Digests of 5 bytes, one for each run of eight words of the prompts of MLflow 3.18 and 2.22: no text of them."""
+TABLES = table("catalogue")
 each_judge = each_case("judge", ASKING.values(), ids=ASKING)
 
 
@@ -158,16 +160,7 @@ class TestDefinition:
             judge.configured({"pas_at": 3})
 
     def test_settings_of_another_value_are_another_version(self) -> None:
-        changed: dict[str, dict[str, object]] = {
-            "faithfulness": {"pass_at": 5},
-            "facts_grounding": {"labels": "v2"},
-            "guidelines": {"guidelines": ["Be polite."]},
-            "ragbench": {"lengths": True},
-            "ragbench_sources": {"document_ids": True},
-            "relevance_truth_completeness": {"reasoning": False},
-            "retrieval_relevance": {"pass_at": 0.8},
-        }
-        for name, values in changed.items():
+        for name, values in TABLES["settings"].items():
             judges = load_judges({name: values})
             assert judges[name].version != catalogue()[name].version, name
             assert all(judges[other] is catalogue()[other] for other in set(catalogue()) - {name}), name
@@ -236,17 +229,7 @@ class TestDiscovery:
         found = {name: judge.name for name, judge in catalogue.__wrapped__().items()}
         assert found == {"brief": "brief", "polite": "polite"}
 
-    @pytest.mark.parametrize(
-        ("text", "said"),
-        [
-            ("JUDGE = safety.JUDGE", "defines a judge named 'safety'; give it the name of its file"),
-            ("JUDGE = 'no judge'", "defines no JUDGE; define one, or start the name of a helper with an underscore"),
-            ("JUDGES = []", "defines no JUDGE; define one, or start the name of a helper with an underscore"),
-            ("1 / 0", "cannot be loaded (ZeroDivisionError: division by zero)"),
-            ("from judges import nothing", "cannot be loaded (ImportError: cannot import name 'nothing' from 'judges'"),
-        ],
-        ids=["another name", "another object", "none", "a fault", "an import"],
-    )
+    @pytest.mark.parametrize(("text", "said"), TABLES["no judges"])
     def test_a_file_that_is_no_judge_is_told_in_one_line(self, folder: Path, text: str, said: str) -> None:
         self.add(folder, "polite", text)
         with pytest.raises(CatalogueError) as caught:

@@ -210,25 +210,13 @@ class TestExporters:
         for status, shown in TABLES["states"]:
             assert listed(step("a", status=status))[0]["status"] == shown, status
 
-    @each_case(
-        ("spans", "root", "roots"),
-        [
-            ([step("a"), step("b", "a")], "a", ["a"]),
-            ([step("b", "a", 1.0), step("a", None, 2.0)], "a", ["a"]),
-            ([step("a", "elsewhere"), step("b", "a")], "a", ["a"]),
-            ([step("a", "elsewhere"), step("b", None, 3.0)], "b", ["a", "b"]),
-            ([step("b", None, 2.0), step("a", None, 1.0)], "a", ["a", "b"]),
-            ([step("a", "b"), step("b", "a", 1.0)], "a", ["a"]),
-            ([step("a", "a"), step("b", "a", 1.0)], "a", ["a"]),
-            ([step("a", ""), step("b", "a", 1.0)], "a", ["a"]),
-        ],
-        ids=["one", "later", "its parent is elsewhere", "without parent first", "the first", "circle", "own", "blank"],
-    )
-    def test_the_root_is_chosen(self, spans: list[Span], root: str, roots: list[str]) -> None:
-        reply = ask(trace(*spans), "get_root_span")
-        assert reply["span_id"] == root
-        assert [row["id"] for row in listed(*spans) if row["is_root"]] == roots
-        assert reply.get("other_roots", []) == [other for other in roots if other != root]
+    def test_the_root_is_chosen(self) -> None:
+        for rows, root, roots in TABLES["roots"]:
+            spans = [step(*row) for row in rows]
+            reply = ask(trace(*spans), "get_root_span")
+            assert reply["span_id"] == root, rows
+            assert [row["id"] for row in listed(*spans) if row["is_root"]] == roots, rows
+            assert reply.get("other_roots", []) == [other for other in roots if other != root], rows
 
     def test_ids_that_are_shared_are_told_apart_and_every_step_is_found_by_its_own(self) -> None:
         rows = listed(step("a"), step("a", "a", 1.0), step("b", "a", 2.0), step("", "a", 3.0), step("trace", None, 4.0))
@@ -294,14 +282,8 @@ class TestExporters:
 
 
 class TestReport:
-    GIVEN = trace(
-        step("root", None, 0.0, 10.0, kind="agent"),
-        step("plan", "root", 0.0, 2.0, kind="llm"),
-        step("one", "root", 2.0, 3.0, kind="tool", status="ERROR"),
-        step("two", "root", 2.5, 1.0, kind="tool"),
-        step("three", "root", 3.0, 4.0, kind="tool"),
-        step("answer", "root", 7.0, 2.0, kind="llm"),
-    )
+    # Identity, parent, start and duration in seconds, kind, and state where there is one.
+    GIVEN = trace(*(step(*row, kind=kind, status=[*state, None][0]) for *row, kind, state in TABLES["steps"]))
 
     def test_time_of_a_step_itself_is_without_those_below_it(self) -> None:
         report = ask(self.GIVEN, REPORT)
@@ -314,14 +296,9 @@ class TestReport:
 
     def test_time_by_kind_and_overlapping_spans(self) -> None:
         report = ask(self.GIVEN, REPORT)
-        assert report["by_kind"] == [
-            {"kind": "tool", "spans": 3, "failed": 1, "self_s": 8.0, "duration_s": 8.0},
-            {"kind": "llm", "spans": 2, "failed": 0, "self_s": 4.0, "duration_s": 4.0},
-            {"kind": "agent", "spans": 1, "failed": 0, "self_s": 1.0, "duration_s": 10.0},
-        ]
+        assert report["by_kind"] == TABLES["by kind"]
         # Steps that only touch do not overlap.
-        overlap = {"parent_id": "root", "spans": 3, "span_ids": ["one", "two", "three"], "most_at_once": 3}
-        assert report["overlaps"] == [{**overlap, "start_s": 2.0, "end_s": 7.0, "sum_s": 8.0}]
+        assert report["overlaps"] == TABLES["overlaps"]
 
 
 SMALL = settings(max_examples=60, deadline=None)
