@@ -18,7 +18,6 @@ from deciding import DECIDES, DecisionModel, sure
 from judge_traces import ASKING, LONG, SHORT, served
 from model_client import KEY, PATIENT, PROMPT, Client
 from msgspec import structs
-from support import decision_endpoint
 from support.decision_endpoint import INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Asked, DecisionEndpoint, cut
 from tables import table
 
@@ -97,27 +96,14 @@ def test_every_kind_of_question_is_sent_and_read(server: DecisionEndpoint, diale
     assert call.response_model == MODEL
     (body,) = server.bodies
     assert body.model == MODEL
+    assert msgspec.to_builtins(body.questions) == TABLES["questions"][dialect]
     if dialect == "openai":
         assert [message.role for message in body.input] == ["developer", "user"]
         assert body.input[0].content == "Assess the answer."
         assert "It is on." in body.input[1].content
-        assert body.questions == [
-            decision_endpoint.Predicate("The answer is right.", "q1"),
-            decision_endpoint.Choice(
-                "Where is it?",
-                [decision_endpoint.Option("kitchen", "where one cooks"), decision_endpoint.Option("cellar")],
-                "q2",
-            ),
-            decision_endpoint.Score("How good is it?", [decision_endpoint.Level(*grade) for grade in GRADES], "q3"),
-        ]
     else:
         assert body.state.startswith("Assess the answer.\n\n")
         assert "It is on." in body.state
-        assert body.questions == {
-            "q1": decision_endpoint.Noul("The answer is right."),
-            "q2": decision_endpoint.MapChoice("Where is it?", {"kitchen": "where one cooks", "cellar": None}),
-            "q3": decision_endpoint.ListScore("How good is it?", [f"{grade}: worth {grade}" for grade in range(1, 6)]),
-        }
 
 
 def spoil(reply: dict[str, Any], how: str, *more: Any) -> None:
@@ -190,19 +176,14 @@ async def _evaluated(judge: Judge, model: Any) -> Assessment:
 def test_requests_that_the_endpoint_refuses(server: DecisionEndpoint, dialect: str) -> None:
     server.max_options = 4  # The score has five levels.
     assessment = judged(server, dialect)
-    assert (assessment.reason, assessment.message) == (
-        "bad_request",
-        {
-            "openai": "a question has between 2 and 4 options, not 5",
-            "systemone": "body.questions: a question has between 2 and 4 options, not 5",
-        }[dialect],
-    )
-    statuses = {400: "bad_request", 422: "bad_request"}
+    where = "" if dialect == "openai" else "body.questions: "
+    assert assessment.message == f"{where}a question has between 2 and 4 options, not 5"
+    assert assessment.reason == "bad_request"
     server.max_options = 255
-    for status, reason in statuses.items():
+    for status in (400, 422):
         server.fault = web.json_response({"detail": f"see {PROMPT}"}, status=status)
-        assert judged(server, dialect).reason == reason, status
-    assert len(server.bodies) == len(statuses)
+        assert judged(server, dialect).reason == "bad_request", status
+    assert len(server.bodies) == 2
 
 
 def test_more_questions_than_one_request_takes_are_several_calls(server: DecisionEndpoint, dialect: str) -> None:
