@@ -1,19 +1,27 @@
-"""The judges of tools and trajectories: what they are shown, what code finds, and what becomes of odd answers."""
+"""The judges of tools and trajectories: what they are shown, what code finds, and what becomes of odd answers.
+
+The labelled traces of ``corpora/agent_traces.json`` are six a judge and outcome. A third are recordings of real
+clients, some with a change of answer, calls or conversation that makes the label. The labels were decided when the
+traces were written, not by a model.
+"""
 
 import asyncio
+import gzip
 import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pytest
-from agent_traces import Labelled, labelled, recording
 from clients.recording import RECORDED
+from clients.replay import groups
 from families import FAMILIES
 from judge_traces import SHORT, parse
+from tables import table
 
 from judges.agent.transcript import arguments_of, transcript
 from judges.calling.evaluation import evaluate
@@ -28,9 +36,46 @@ from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
 from tracejudge import Span, Tool, ToolCall, Trace
+from tracejudge.otel.joining import join
 
 ASKING = ("tool_selection", "tool_arguments", "tool_result_use", "task_completion", "plan_adherence", "step_efficiency")
 MATCH = catalogue()["trajectory_match"]
+TABLES: Final = table("agent_judges")
+
+
+class Labelled(NamedTuple):
+    """A trace, whether a judge passes it, and what the parts in code find: None where they have no input."""
+
+    id: str
+    judge: str
+    passes: bool
+    schema_errors: int
+    repeats: int
+    trajectory_match: bool | None
+    is_recorded: bool
+    trace: Trace
+
+
+def recording(client: str, scenario: str) -> dict[str, Any]:
+    """Return the fields of the trace of a recorded scenario."""
+    spans, logs = (RECORDED / client / f"{scenario}.{kind}.gz" for kind in ("traces", "logs"))
+    bodies = gzip.decompress(spans.read_bytes()), gzip.decompress(logs.read_bytes()) if logs.exists() else b""
+    traces = (fields for group in groups(*bodies) if (fields := join(group)) and fields.get("tool_calls"))
+    return dict(msgspec.to_builtins(next(traces)))
+
+
+@cache
+def labelled() -> list[Labelled]:
+    """Read all of them."""
+    rows = []
+    for number, row in enumerate(
+        json.loads((Path(__file__).parent / "corpora" / "agent_traces.json").read_text(encoding="utf-8"))
+    ):
+        recorded = recording(*row["recording"]) if "recording" in row else {"trace_id": f"{number:032x}"}
+        fields = {"service": "agents", **recorded, **row["trace"]}
+        trace = msgspec.convert(fields, Trace)
+        rows.append(Labelled(row["id"], row["judge"], row["passes"], *row["code"].values(), "recording" in row, trace))
+    return rows
 
 
 def judged(judge: Judge, trace: Trace, *answers: str | Step, **settings: Any) -> Assessment:
@@ -71,9 +116,6 @@ def test_the_transcript_of_each_recorded_client_has_its_one_call() -> None:
         assert arguments_of(calls[0]) == {"number": 7}, name
 
 
-# --- what is shown ------------------------------------------------------------------------------------------------
-
-
 def request(judge: Judge, trace: Trace) -> str:
     (prompt,) = judge.prompts(judge.prepare(trace)) or [None]
     return render(prompt)[1].content
@@ -100,21 +142,20 @@ CALLS = [
 ]
 TOOLS = [Tool("find", "Finds a title.", {"type": "object"}), Tool("reserve", "Reserves a copy."), Tool("renew")]
 TRACE = Trace(trace_id="1", service="s", input="Reserve it.", output="It is blocked.", tool_calls=CALLS, tools=TOOLS)
-WRONG: Mapping[str, Callable[[Trace], Trace]] = {
-    "results": lambda trace: msgspec.structs.replace(
-        trace, tool_calls=[ToolCall(call.name, call.arguments) for call in trace.tool_calls or ()]
-    ),
-    "order": lambda trace: msgspec.structs.replace(trace, tool_calls=[*(trace.tool_calls or ())][::-1]),
-    "tools": lambda trace: msgspec.structs.replace(trace, tools=None),
-}
 
 
 def test_requests_show_results_order_and_tools_and_a_request_without_them_is_noticed() -> None:
+    replaced = msgspec.structs.replace
+    wrong = {
+        "results": replaced(TRACE, tool_calls=[ToolCall(call.name, call.arguments) for call in CALLS]),
+        "order": replaced(TRACE, tool_calls=CALLS[::-1]),
+        "tools": replaced(TRACE, tools=None),
+    }
     for name in ASKING:
         judge = catalogue()[name]
         assert faults(request(judge, TRACE), TRACE) == set(), name
-        for fault, change in WRONG.items():
-            assert fault in faults(request(judge, change(TRACE)), TRACE), (name, fault)
+        for fault, trace in wrong.items():
+            assert fault in faults(request(judge, trace), TRACE), (name, fault)
 
 
 def test_steps_come_from_spans_in_order_of_time_without_wrappers_and_repeated_spans() -> None:
@@ -149,14 +190,11 @@ def test_long_results_are_cut_from_the_largest_down_and_then_the_trace_is_read_b
     many = msgspec.structs.replace(trace, tool_calls=calls * 20)
     requests = list[str]()
 
+    look = Step(tool_calls=(ModelCall("1", "get_span", '{"span_id": "trace", "max_content_length": 200}'),))
+
     def answer(asked: Any) -> Step | str:
         requests.append(asked.messages[1].content)
-        read = any(message.role == "tool" for message in asked.messages)
-        return (
-            good
-            if read
-            else Step(tool_calls=(ModelCall("1", "get_span", '{"span_id": "trace", "max_content_length": 200}'),))
-        )
+        return good if any(message.role == "tool" for message in asked.messages) else look
 
     explored = judged(judge, many, answer, max_input_tokens=9_000)
     assert explored.outcome == "scored", explored.note
@@ -165,9 +203,6 @@ def test_long_results_are_cut_from_the_largest_down_and_then_the_trace_is_read_b
     assert "S60 C60 tool read" in steps
     assert "result: [30,010 characters]" in steps
     assert judged(judge, trace, good, max_input_tokens=500).reason == "input_too_long"
-
-
-# --- answers ------------------------------------------------------------------------------------------------------
 
 
 def test_a_yes_with_problems_is_asked_for_once_more_and_then_a_no() -> None:
@@ -199,11 +234,9 @@ def test_code_decides_alone_where_there_is_nothing_to_ask() -> None:
     trace = msgspec.structs.replace(TRACE, tool_calls=broken, tools=[Tool("find", None, schema)])
     assessment = judged(catalogue()["tool_arguments"], trace)
     assert (assessment.scores[0].value, assessment.calls, assessment.details["schema_errors"]) == (0.0, (), 2)
-    assert assessment.details["breaches"] == {
-        "C1": ["$.title breaks `type`"], "C2": ["$ breaks `additionalProperties`"]
-    }  # fmt: skip
-    different = msgspec.structs.replace(TRACE, tool_calls=CALLS[1:])
-    assessment = judged(catalogue()["step_efficiency"], different)
+    found = {"C1": ["$.title breaks `type`"], "C2": ["$ breaks `additionalProperties`"]}
+    assert assessment.details["breaches"] == found
+    assessment = judged(catalogue()["step_efficiency"], msgspec.structs.replace(TRACE, tool_calls=CALLS[1:]))
     assert (assessment.scores[0].value, assessment.calls) == (1.0, ())
 
 
@@ -215,7 +248,7 @@ def test_a_selection_without_a_call_is_judged_by_what_could_have_been_called() -
 
 
 def test_a_repeat_is_needless_unless_state_changed_or_it_failed() -> None:
-    def calls(text: str) -> Sequence[ToolCall]:
+    def calls(text: str) -> list[ToolCall]:
         names = {"g": "get_it", "s": "set_it", "l": "list_it"}
         return [
             ToolCall(names[c.lower()], {"a": 1, "b": 2}, error="down" if c.isupper() else None) for c in text.split()
@@ -233,31 +266,12 @@ def test_trajectories_match_by_mode_and_by_the_rule_for_arguments() -> None:
     def calls(text: str) -> list[ToolCall]:
         return [ToolCall(word[0], None if len(word) == 1 else json.loads(word[1:])) for word in text.split()]
 
-    same = '{"n":7,"t":"x","o":{"b":1,"a":2}}'
-    equal = '{"o":{"a":2.0,"b":1},"t":"\\tx","n":7.0}'
-    cases: list[tuple[str, str, dict[str, Any], bool, float, float]] = [
-        ("a b", "a b", {}, True, 1, 1),
-        ("b a", "a b", {}, False, 1, 1),
-        ("b a", "a b", {"mode": "unordered"}, True, 1, 1),
-        ("a b b", "a b", {"mode": "unordered"}, False, 2 / 3, 1),
-        ("a", "a b", {"mode": "subset"}, True, 1, 0.5),
-        ("a c", "a b", {"mode": "subset"}, False, 0.5, 0.5),
-        ("b c a", "a b", {"mode": "superset"}, True, 2 / 3, 1),
-        ("b c a", "a b", {"mode": "superset", "in_order": True}, False, 2 / 3, 1),
-        ("c a c b", "a b", {"mode": "superset", "in_order": True}, True, 0.5, 1),
-        (f"a{same}", f"a{equal}", {}, True, 1, 1),
-        ('a{"n":7}', 'a{"n":"7"}', {}, False, 0, 0),
-        ('a{"n":1}', 'a{"n":true}', {}, False, 0, 0),
-        ('a{"n":7}', 'a{"n":8}', {"arguments": "ignore"}, True, 1, 1),
-        ('a{"n":7,"x":1}', 'a{"n":7,"x":2}', {"arguments": ["n"]}, True, 1, 1),
-        ('a{"n":7,"x":1}', 'a{"n":6,"x":1}', {"arguments": ["n"]}, False, 0, 0),
-        ('a{"n":1} a{"n":2}', 'a a{"n":1}', {"mode": "unordered"}, True, 1, 1),
-    ]
-    for made, expected, settings, passed, precision, recall in cases:
+    for made, expected, settings, passed, precision, recall in TABLES["trajectories"]:
         trace = Trace(trace_id="1", service="s", output="", tool_calls=calls(made), expected_tools=calls(expected))
         scores = {each.metric: each.value for each in judged(MATCH.configured(settings), trace).scores}
-        assert scores["trajectory_match"] == float(passed), (made, expected, settings)
-        assert (scores["precision"], scores["recall"]) == (pytest.approx(precision), pytest.approx(recall)), made
+        values = {"trajectory_match": float(passed), "precision": precision, "recall": recall}
+        found = {name: scores[name] for name in values}
+        assert found == pytest.approx(values), (made, expected, settings)
 
 
 def test_a_schema_that_cannot_be_used_is_left_to_the_model_in_bounded_time() -> None:
@@ -278,21 +292,7 @@ def test_a_schema_that_cannot_be_used_is_left_to_the_model_in_bounded_time() -> 
 
 
 def test_scores_follow_from_states_and_from_evidence_that_exists() -> None:
-    def goal(state: str, *evidence: str) -> dict[str, object]:
-        return {"goal": "g", "evidence": evidence, "reason": "r", "state": state}
-
-    def plan(state: str, *evidence: str) -> dict[str, object]:
-        return {"step": "s", "evidence": evidence, "reason": "r", "state": state}
-
-    cases: list[tuple[str, dict[str, object], float, bool]] = [
-        ("task_completion", {"goals": [goal("done", "S1"), goal("impossible", "C3")]}, 1.0, True),
-        ("task_completion", {"goals": [goal("done", "S1"), goal("impossible", "S9")]}, 0.5, False),
-        ("task_completion", {"goals": [goal("done"), goal("partly"), goal("not_done")]}, 0.5, False),
-        ("plan_adherence", {"plan": [plan("followed", "call C1"), plan("changed")], "unplanned": []}, 1.0, True),
-        ("plan_adherence", {"plan": [plan("followed", "C1"), plan("followed", "S8")], "unplanned": ["C2"]}, 0.5, False),
-        ("step_efficiency", {"needless": []}, 2 / 3, False),
-    ]
-    for name, answer, value, passed in cases:
+    for name, answer, value, passed in TABLES["answers"]:
         assessment = judged(catalogue()[name], SHORT, json.dumps(answer))
         assert assessment.outcome == "scored", (name, assessment.note)
         assert (assessment.scores[0].value, assessment.scores[0].passed) == (pytest.approx(value), passed), answer
@@ -300,12 +300,8 @@ def test_scores_follow_from_states_and_from_evidence_that_exists() -> None:
 
 def test_labelled_traces_are_scored_by_the_lexical_model() -> None:
     right: Counter[str] = Counter()
-
-    async def ask(row: Labelled) -> Assessment:
-        return await evaluate(catalogue()[row.judge], row.trace, LexicalModel())
-
     for row in labelled():
-        assessment = asyncio.run(ask(row))
+        assessment = asyncio.run(evaluate(catalogue()[row.judge], row.trace, LexicalModel()))
         assert assessment.outcome == "scored", (row.id, assessment.note)
         right[row.judge] += assessment.scores[0].passed is row.passes
     # A heuristic: it looks at errors, words and repeats, and does not see what was left undone.

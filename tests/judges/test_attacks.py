@@ -36,7 +36,8 @@ ROOMY = ModelSettings(provider="scripted", model="scripted", max_input_tokens=10
 _LABEL = r"(?:[^][()]|\[U\+[0-9A-F]+\])*"
 """A role or a name: without brackets, but for the signs of characters that cannot be seen."""
 
-every_judge = pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
+SHARES = [(number, 6) for number in range(6)]
+"""Six parts of the judges, for loops over all of them that take seconds of CPU."""
 QUICK = ("facts_grounding", "tone", "thoroughness")
 """Judges of which `make test` runs the long tests: a list of lines, an object, and a judge that calls tools."""
 
@@ -51,9 +52,6 @@ def with_slow(judges: Mapping[str, Judge]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("judge", "share"), rows)
 
 
-every_judge_long = with_slow(JUDGES)
-every_attack = each_case("trace", ATTACKS.values(), ids=ATTACKS, share="share")
-every_light_attack = each_case("trace", LIGHT.values(), ids=LIGHT, share="share")
 _SPEAKING = {name: family for name, family in FAMILIES.items() if family.text_key}
 
 
@@ -80,12 +78,18 @@ def shown(judge: Judge, trace: Trace) -> list[tuple[Block, ...]]:
     return [tuple(Block(block.name, neutralise(block.value)) for block in prompt.blocks) for prompt in prompts]
 
 
-@every_judge_long
-@every_attack
-def test_an_echo_keeps_the_structure_and_scores_nothing(judge: Judge, trace: Trace) -> None:
+LARGE = ("50,000 zero-width spaces", "100 kB of one letter", "5,000 messages")
+
+
+@with_slow(JUDGES)
+@each_case("name", ATTACKS, ids=ATTACKS, share="share")
+def test_an_attack_keeps_the_structure_stays_between_its_marks_and_scores_nothing(judge: Judge, name: str) -> None:
+    """The model sends back what it was sent."""
+    trace = ATTACKS[name]
     model = Looking([user_message], ROOMY)
     assessment = run(judge, trace, model)
     assert (assessment.outcome, assessment.reason, assessment.scores) == ("unscored", "invalid_answer", ())
+    expected = shown(judge, trace) if name in LIGHT else []
     for request in model.requests:
         system, user, *repair = without_look(request)
         assert (system.role, user.role) == ("system", "user")
@@ -97,17 +101,24 @@ def test_an_echo_keeps_the_structure_and_scores_nothing(judge: Judge, trace: Tra
                 r"Your answer (?:could not be read|cannot be used): [^\n]{1,200}\. (?:Send|A result) [^\n]*",
                 repair[1].content,
             )
+        assert name not in LIGHT or divided(user.content) in expected
+    if name in EVERYWHERE:
+        prompts = judge.prompts(judge.prepare(served(judge, trace)))
+        hostile = [[block.name for block in divided(render(prompt)[1].content)] for prompt in prompts]
+        assert hostile == _block_names(judge, filled("A text.")[0]), "a text adds no part and takes none away"
+    if name in LARGE:
+        check_cut(judge, trace)
 
 
-@every_judge_long
-@every_light_attack
-def test_the_data_stays_between_its_marks(judge: Judge, trace: Trace) -> None:
-    model = ScriptedModel([user_message], ROOMY)
-    run(judge, trace, model)
-    sent = {user_message(request) for request in model.requests}
-    assert sent
-    expected = shown(judge, trace)
-    assert all(divided(content) in expected for content in sent)
+def check_cut(judge: Judge, trace: Trace) -> None:
+    """Check that what is too long is cut or not sent."""
+    model = Looking([user_message])
+    assessment = run(judge, trace, model)
+    # A judge that reads by tools may find only with what they return that the rest does not fit.
+    expected = {"invalid_answer"} if model.requests else {"input_too_long"}
+    assert assessment.reason in (expected if judge.by_tools is None else {*expected, "input_too_long"})
+    for request in model.requests:
+        assert sum(len(message.content.encode()) for message in request.messages[:2]) <= 3 * 120_000 + 1000
 
 
 _EXPLORERS = {name: judge for name, judge in JUDGES.items() if judge.exploration is not None}
@@ -119,8 +130,8 @@ _LOOKS = (
 )
 
 
-def _block_names(judge: Judge) -> list[str]:
-    return [block.name for blocks in shown(judge, TRACE) for block in blocks]
+def _block_names(judge: Judge, trace: Trace) -> list[list[str]]:
+    return [[block.name for block in blocks] for blocks in shown(judge, trace)]
 
 
 def tool_results(request: ChatRequest) -> str:
@@ -128,7 +139,7 @@ def tool_results(request: ChatRequest) -> str:
 
 
 @with_slow(_EXPLORERS)
-@every_attack
+@each_case("trace", ATTACKS.values(), ids=ATTACKS, share="share")
 def test_an_attack_in_tool_results_stays_between_its_marks_and_scores_nothing(judge: Judge, trace: Trace) -> None:
     spans = [Span(span_id="a", name=trace.output[:200], inputs=trace.output, outputs={trace.output: trace.input})]
     model = ScriptedModel([Step(tool_calls=_LOOKS), tool_results], ROOMY)
@@ -143,7 +154,11 @@ def test_an_attack_in_tool_results_stays_between_its_marks_and_scores_nothing(ju
         assert neutralise(content) == content
 
 
-_AS_JSON = {name: family for name, family in FAMILIES.items() if "outputs" in _block_names(family.judge)}
+_AS_JSON = {
+    name: family
+    for name, family in FAMILIES.items()
+    if any("outputs" in each for each in _block_names(family.judge, TRACE))
+}
 
 
 @each_case("family", _AS_JSON.values(), ids=_AS_JSON)
@@ -152,21 +167,6 @@ def test_a_planted_verdict_that_is_shown_as_json_and_copied_word_for_word_scores
     model = Looking([planted], ROOMY)
     assessment = run(family.judge, msgspec.structs.replace(family.trace, output=f"Two years.\n{planted}"), model)
     assert (assessment.outcome, assessment.reason) == ("unscored", "invalid_answer")
-
-
-LARGE = {name: ATTACKS[name] for name in ("50,000 zero-width spaces", "100 kB of one letter", "5,000 messages")}
-
-
-@every_judge_long
-@each_case("trace", LARGE.values(), ids=LARGE, share="share")
-def test_an_attack_that_is_too_long_is_cut_or_not_sent(judge: Judge, trace: Trace) -> None:
-    model = Looking([user_message])
-    assessment = run(judge, trace, model)
-    # A judge that reads by tools may find only with what they return that the rest does not fit.
-    expected = {"invalid_answer"} if model.requests else {"input_too_long"}
-    assert assessment.reason in (expected if judge.by_tools is None else {*expected, "input_too_long"})
-    for request in model.requests:
-        assert sum(len(message.content.encode()) for message in request.messages[:2]) <= 3 * 120_000 + 1000
 
 
 def test_the_marks_of_many_parts_count_too() -> None:
@@ -193,7 +193,8 @@ ECHOES: Mapping[str, Callable[[Message, Message], str]] = {
 }
 
 
-@every_judge
+@pytest.mark.parametrize("share", SHARES)
+@each_case("judge", JUDGES.values(), ids=JUDGES, share="share")
 @each_case("echo", ECHOES.values(), ids=ECHOES)
 def test_no_part_of_a_request_that_shows_its_marks_is_read_as_an_answer(
     judge: Judge, echo: Callable[[Message, Message], str]
@@ -202,17 +203,6 @@ def test_no_part_of_a_request_that_shows_its_marks_is_read_as_an_answer(
         for prompt in judge.prompts(judge.prepare(served(judge, filled(planted)[0]))):
             with pytest.raises(InvalidAnswerError):
                 judge.read(echo(*render(prompt)))
-
-
-@every_judge_long
-@each_case("text", EVERYWHERE.values(), ids=EVERYWHERE, share="share")
-def test_a_text_adds_no_part_to_the_request_and_takes_none_away(judge: Judge, text: str) -> None:
-    harmless = [[block.name for block in blocks] for blocks in shown(judge, filled("A text.")[0])]
-    hostile = [
-        [block.name for block in divided(render(prompt)[1].content)]
-        for prompt in judge.prompts(judge.prepare(served(judge, filled(text)[0])))
-    ]
-    assert hostile == harmless
 
 
 @pytest.mark.parametrize("family", _SPEAKING.values(), ids=_SPEAKING)
@@ -234,7 +224,8 @@ def test_an_answer_that_quotes_the_material_is_scored_by_its_own_verdict(family:
         assert len(assessment.calls) == looks(judge) + len(judge.prompts(judge.prepare(family.trace)))
 
 
-@every_judge
+@pytest.mark.parametrize("share", SHARES)
+@each_case("judge", JUDGES.values(), ids=JUDGES, share="share")
 @each_case("trace", LIGHT.values(), ids=LIGHT)
 def test_the_lexical_model_answers_in_the_judges_form(judge: Judge, trace: Trace) -> None:
     assessment = run(judge, trace, LexicalModel())
@@ -242,6 +233,9 @@ def test_the_lexical_model_answers_in_the_judges_form(judge: Judge, trace: Trace
     assert assessment.reason is None
     assert {call.status for call in assessment.calls} == {"ok"}
     assert len(assessment.calls) == looks(judge) + len(judge.prompts(judge.prepare(served(judge, trace))))
+    prompts = judge.prompts(judge.prepare(served(judge, trace)))
+    guesses = [judge.heuristic(judge.prepare(served(judge, trace)), prompt) for prompt in prompts]
+    assert all(list(guess) == judge.schema["required"] for guess in guesses if isinstance(guess, dict))
     assert all(0 <= score.value <= 1 for score in assessment.scores)
     assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
 

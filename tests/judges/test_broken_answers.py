@@ -1,92 +1,492 @@
-"""No broken answer becomes a score: each has the outcome stated in its table, in a complete evaluation."""
+"""No broken answer becomes a score: each has the outcome stated in its table, in a complete evaluation.
+
+Most cases change a good answer in a way that every family of judges can meet; ``family_answers.json`` holds what only
+one can meet. Each answer is given twice, so that asking again brings nothing new.
+"""
 
 import asyncio
-from collections.abc import Mapping
+import html
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import json_repair
+import msgspec
 import pytest
-from broken_answers import CASES, Case, Outcome
+import yaml
 from explorations import Looking, looks
-from families import FAMILIES, TRACE, Family, members
-from family_answers import SPECIFIC, Specific
+from families import FAMILIES, TRACE, Family, members, written
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judge_traces import ASKING, served
 from msgspec import structs
 from support.cases import each_case
+from tables import table
 from user_judges import JUDGES
 
 from judges.calling.evaluation import evaluate
-from judges.core.verdict import Assessment
-from judges.models.scripted import Step
+from judges.core.judge import AnsweredPrompt, Judge
+from judges.core.verdict import FINAL_REASONS, Assessment
+from judges.models.scripted import ScriptedModel, Step
+from judges.parsing.answer import AnswerError
 
-ALL = {what: case for table in CASES.values() for what, case in table.items()}
 UNSCORED = {
-    Outcome.ASKED: ("invalid_answer", 2),
-    Outcome.EMPTY: ("invalid_answer", 1),
-    Outcome.OFF: ("out_of_range", 1),
-    Outcome.OFF_ASKED: ("out_of_range", 2),
-    Outcome.INCOMPLETE: ("incomplete", 2),
-    Outcome.REFUSAL: ("refusal", 1),
-    Outcome.FILTER: ("content_filter", 1),
-    Outcome.TRUNCATED: ("truncated", 2),
+    "ASKED": ("invalid_answer", 2),
+    "EMPTY": ("invalid_answer", 1),
+    "OFF": ("out_of_range", 1),
+    "OFF_ASKED": ("out_of_range", 2),
+    "INCOMPLETE": ("incomplete", 2),
+    "REFUSAL": ("refusal", 1),
+    "FILTER": ("content_filter", 1),
+    "TRUNCATED": ("truncated", 2),
+}
+"""Reason and number of requests. Beside them: READ, MENDED (repaired), SECOND (the second is read), ABSTAINED."""
+OBJECT = "facts_grounding (one object)"
+
+Answer = str | Step | tuple[str | Step, str | Step]
+"""A pair is a first answer and a second."""
+
+
+class Case(NamedTuple):
+    """One kind of broken answer, written for a family; nothing where a family cannot meet it."""
+
+    answers: Callable[[Family], Sequence[Answer]]
+    outcome: str
+    but: Mapping[str, str] = {}
+
+
+def plain(family: Family) -> str:
+    return written(family.good)
+
+
+def other(family: Family) -> str:
+    return written(family.other)
+
+
+def one(write: Callable[[str], str]) -> Callable[[Family], Sequence[Answer]]:
+    """Change the good answer as a text."""
+    return lambda family: [write(plain(family))]
+
+
+def in_text(value: object) -> Callable[[Family], Sequence[Answer]]:
+    """Put a value where the free text stands."""
+    return lambda family: [family.text(**{family.text_key: value})] if family.text_key else []
+
+
+def raw_text(text: str) -> Callable[[Family], Sequence[Answer]]:
+    """Put a text where the free text stands, as it is: nothing is escaped."""
+    return lambda family: [family.text(**{family.text_key: "@"}).replace('"@"', f'"{text}"')] if family.text_key else []
+
+
+def each_key(write: Callable[[str], str]) -> Callable[[Family], Sequence[Answer]]:
+    """Write each needed key in another way."""
+    return lambda family: [plain(family).replace(f'"{key}"', f'"{write(key)}"') for key in family.needed]
+
+
+def of_type(value: object, kind: str) -> Callable[[Family], Sequence[Answer]]:
+    """Replace the value of each typed key with another value, one at a time; a float counts as a number too."""
+    kinds = {kind, "float"} if kind == "int" else {kind}
+    return lambda family: [
+        family.text(**{key: value}) for key in family.needed if type(family.good[0][key]).__name__ in kinds
+    ]
+
+
+def by_pattern(pattern: str, by: str) -> Callable[[Family], Sequence[Answer]]:
+    return one(lambda text: re.sub(pattern, by, text))
+
+
+def numbers(family: Family, key: str, *words: str) -> list[str]:
+    """Write under a key what is no value of JSON, alone and behind a remark."""
+    texts = [family.text(**{key: "@"}).replace('"@"', word) for word in words]
+    return [start + text for text in texts for start in ("", "Here:\n\n")]
+
+
+def indented(family: Family) -> list[str]:
+    return [] if family.lines else [json.dumps(family.good[0], indent=indent) for indent in (2, "\t")]
+
+
+def quotations_that_break_off(family: Family) -> list[str]:
+    key, planted = family.keys[0], plain(family)
+    starts = ("The text says ", "The text says } ", f"The text says {planted}\n")
+    quoted = [f'{{"{key}": "{start}{planted}' for start in starts]
+    return [
+        *quoted,
+        *(start + f"The text says {planted}" for start in (f"{{'{key}': '", f'"{key}": "', '{"thoughts": "')),
+    ]
+
+
+def request(family: Family) -> list[str]:
+    block = f"<<answer 0123456789ab>>\n{plain(family)}\n<<end answer 0123456789ab>>"
+    whole = f"The key of this request is 0123456789ab.\n\n{block}"
+    return [whole, whole[:-40], block]
+
+
+def form(family: Family) -> str:
+    """Return the form of the answer from the fixed part, as a weak model repeats it."""
+    fixed = family.judge.fixed_parts[0]
+    return fixed[fixed.index("How to answer") :]
+
+
+def with_form(family: Family) -> list[str]:
+    """Repeat the form of the yes/no judges as it stands in their fixed parts, then answer."""
+    asked = form(family)
+    return [f"{asked[asked.index('{', asked.index('keys')) :]}\n\n{plain(family)}"] if family.name == "yes/no" else []
+
+
+def spaced(key: str) -> str:
+    """Write a key in spaced form; a key of one word with blanks between is another key."""
+    return re.sub(r"_|(?<=[a-z])(?=[A-Z])", " ", key) if re.search("_|[a-z][A-Z]", key) else key.title()
+
+
+def is_flat(family: Family) -> bool:
+    return not family.lines and not any(isinstance(value, list) for value in family.good[0].values())
+
+
+def each_line(write: str, between: str = "\n") -> Callable[[Family], list[str]]:
+    """Write a flat answer with a line for each key."""
+
+    def lines(family: Family) -> Iterator[str]:
+        for key, value in family.good[0].items():
+            yield write.format(key=key, value=value, spaced=spaced(key).title(), upper=key.upper(), title=key.title())
+
+    return lambda family: [between.join(lines(family))] if is_flat(family) else []
+
+
+def verdict(family: Family, *, is_other: bool) -> str | None:
+    """Return the verdict of the good answer or of the other one, as a word, where it alone decides."""
+    label = (family.other if is_other else family.good)[0][family.verdict_key]
+    if len(family.good[0]) > 2 or family.lines or isinstance(label, list):
+        return None
+    return str(label).lower() if isinstance(label, bool) else str(label)
+
+
+def in_yaml(family: Family) -> list[str]:
+    value = list(family.good) if family.lines else family.good[0]
+    # The round trip divides lists that two keys share, which YAML would write once.
+    text = str(yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, width=1000))
+    return [text, f"Here it is:\n```yaml\n{text}```"]
+
+
+def elements(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "".join(f"<{key}>{elements(item)}</{key}>" for key, item in value.items())
+    if isinstance(value, list):
+        return "".join(f"<item>{elements(item)}</item>" for item in value)
+    return html.escape(str(value))
+
+
+def tables_of(family: Family) -> list[str]:
+    def drawn(header: list[str], rows: list[list[object]]) -> str:
+        return "\n".join(f"| {' | '.join(map(str, row))} |" for row in [header, ["---"] * len(header), *rows])
+
+    columns = drawn(list(family.keys), [list(part.values()) for part in family.good])
+    if family.lines:
+        return [columns]
+    return [columns, drawn(["key", "value"], [[*pair] for pair in family.good[0].items()])] if is_flat(family) else []
+
+
+def in_two_objects(family: Family) -> list[str]:
+    first, *others = family.good[0].items()
+    return [written([dict([first]), dict(others)])] if others else []
+
+
+def in_wrappers(family: Family) -> list[str]:
+    whole = family.good[0] if len(family.good) == 1 else list(family.good)
+    return [json.dumps({"answer": whole, "model": "m"}), json.dumps({"result": list(family.good)})]
+
+
+def refusal_as_reason(family: Family) -> Sequence[Answer]:
+    declined = in_text("I'm sorry, but I can't help with that.")
+    return declined(family) if family.text_key in {"rationale", "justification"} and not family.lines else []
+
+
+def filled(templates: list[str]) -> Callable[[Family], Sequence[Answer]]:
+    """Fill answers and verdicts of a family into templates; one that needs a word that it does not have goes."""
+
+    def fill(family: Family) -> list[str]:
+        words = {"word": verdict(family, is_other=False), "other word": verdict(family, is_other=True)}
+        parts = {"good": plain(family), "other": other(family), **words}
+        usable = [each for each in templates if all(parts[name] for name in re.findall("«([a-z ]+)»", each))]
+        return [re.sub("«([a-z ]+)»", lambda match: str(parts[match[1]]), each) for each in usable]
+
+    return fill
+
+
+SLIPS = {
+    "written over several lines": Case(indented, "READ"),
+    "two verdicts that disagree": Case(
+        lambda f: [
+            f"{plain(f)}{joint}{last}"
+            for joint, last in (("\n", other(f)), ("\nNo, wait:\n", other(f)), ("\n", f"{other(f)[:-1]},}}"))
+        ],
+        "ASKED",
+    ),
+    "line breaks of Windows": Case(one(lambda text: f"Here it is:\r\n\r\n{text}\r\n".replace("\n{", "\r\n{")), "READ"),
+    "an array around it": Case(lambda f: [f"[{', '.join(map(json.dumps, f.good))}]"], "READ"),
+    "the form repeated, then the answer": Case(with_form, "MENDED"),
+    "single quotes, as Python writes": Case(lambda f: ["\n".join(map(repr, f.good))], "MENDED"),
+    "a comma after the last item of a list": Case(
+        lambda f: [plain(f).replace('"]', '",]')] if '"]' in plain(f) else [], "MENDED"
+    ),
+    "a comma missing at the end of a line": Case(
+        lambda f: [re.sub(r",\n(\s*\"\w+\":)", r"\n\1", json.dumps(f.good[0], indent=1))] * (not f.lines), "MENDED"
+    ),
+    "quotation marks inside a text, not escaped": Case(raw_text('He said "fine" to all of it.'), "MENDED"),
+    "a line break inside a text, not escaped": Case(raw_text("It is\nso."), "READ"),
+    "the last brace missing behind a text or a list": Case(lambda f: [plain(f)[:-1]] * (not f.ends_bare), "MENDED"),
+    "the last brace missing behind a number, which may lack signs": Case(
+        lambda f: [plain(f)[:-1]] * f.ends_bare, "ASKED"
+    ),
+    "braces doubled": Case(lambda f: ["\n".join(f"{{{json.dumps(part)}}}" for part in f.good)], "READ"),
+    "keys in another order": Case(lambda f: [written([dict(reversed(part.items())) for part in f.good])], "READ"),
+    "keys that nobody asked for": Case(lambda f: [f.text(confidence=0.4, answer="x")], "READ"),
+    "a key missing": Case(lambda f: [f.without(key) for key in f.needed], "ASKED"),
+    "keys in capitals": Case(each_key(str.upper), "READ"),
+    "keys in spaced or camel form": Case(each_key(spaced), "READ"),
+    "blanks around a key": Case(each_key(" {} ".format), "READ"),
+    "a key twice, in two forms": Case(lambda f: [f.text(**{f.verdict_key.upper(): "x"})], "ASKED"),
+    "a key that nobody reads, with no value of JSON or twice": Case(
+        lambda f: numbers(
+            f, "confidence", "NaN", "-Infinity", "1e999", "9" * 5_000, '[{"a": NaN}]', '1, "confidence": 2'
+        ),
+        "READ",
+    ),
+    "null for the reasons": Case(in_text(None), "READ"),
+    "null for a label": Case(lambda f: [f.text(**{f.verdict_key: None})], "ASKED"),
+    "NaN or Infinity for the verdict": Case(
+        lambda f: numbers(f, f.verdict_key, "NaN", "Infinity", "-Infinity"), "ASKED"
+    ),
+    "wrapped in another object": Case(in_wrappers, "READ"),
+    "written into a JSON string": Case(one(json.dumps), "READ"),
+    "a call of a tool": Case(lambda f: [json.dumps({"name": f.judge.name, "arguments": plain(f)})], "READ"),
+    "a list of calls": Case(
+        lambda f: [json.dumps([{"type": "function", "function": {"name": "f", "arguments": plain(f)}}])], "READ"
+    ),
+    "spread over two objects": Case(in_two_objects, "ASKED"),
+    "labels with lines": Case(each_line("{key}: {value}"), "READ"),
+    "bold labels with lines": Case(each_line("**{spaced}:** {value}", "\n\n"), "READ"),
+    "labels in a list": Case(each_line("- `{upper}` = {value}."), "READ"),
+    "a heading for each key": Case(each_line("## {title}\n\n{value}", "\n\n"), "READ"),
+    "YAML": Case(in_yaml, "READ"),
+    "elements (XML)": Case(
+        lambda f: [f"<answer>{''.join(map(elements, f.good))}</answer>"] * (f.name != OBJECT),
+        "READ",
+        {"tool_result_use": "ASKED"},
+    ),
+    "a table": Case(tables_of, "READ"),
+    "cut off": Case(lambda f: [plain(f)[: int(len(plain(f)) * share)] for share in (0.1, 0.3, 0.5, 0.7, 0.9)], "ASKED"),
+    "a refusal in the reasons": Case(refusal_as_reason, "REFUSAL"),
+    "the form repeated, not filled in": Case(lambda f: [form(f)], "ASKED"),
+    "the request repeated, with a verdict planted in it": Case(request, "ASKED"),
+    "a whole verdict quoted inside a broken answer": Case(
+        lambda f: [f'{{"{f.keys[0]}": "The text says {plain(f)}, which is planted.", {other(f)[1:]}'], "ASKED"
+    ),
+    "broken off behind a quoted verdict": Case(quotations_that_break_off, "ASKED"),
+    "an answer that goes on behind its end": Case(
+        lambda f: [f'{plain(f)}, which is planted.", "{key}": "no"}}' for key in f.keys], "ASKED"
+    ),
+    "a verdict, then one that breaks off": Case(lambda f: [f"{plain(f)}\n{other(f)[: len(other(f)) // 2]}"], "ASKED"),
+    "brackets without end": Case(lambda _: [each * 5000 for each in ("{", '{"a":', "[", '{"{"')], "ASKED"),
+    "longer than 400,000 characters": Case(one(lambda text: text + " " * 400_000 + "."), "ASKED"),
+    "a refusal, flagged by the endpoint": Case(
+        lambda f: [Step(text, refusal=True) for text in ("I can't do that.", None, plain(f))], "REFUSAL"
+    ),
+    "stopped by the endpoint's content filter": Case(
+        lambda f: [Step(text, finish_reason="content_filter") for text in (None, plain(f))], "FILTER"
+    ),
+    "stopped at the token limit": Case(
+        lambda f: [Step(text, finish_reason="length") for text in (None, plain(f)[:40], plain(f))], "TRUNCATED"
+    ),
+    "unreadable, then the form that was asked": Case(
+        lambda f: [("So it is.", plain(f)), (plain(f)[:30], plain(f))], "SECOND"
+    ),
+    "unreadable, then a refusal": Case(lambda _: [("So it is.", Step(refusal=True))], "REFUSAL"),
+    "unreadable, then nothing": Case(lambda _: [("So it is.", "")], "ASKED"),
+}
+TABLES = table("broken_answers")
+CASES = {
+    **SLIPS,
+    **{what: Case(filled(each), outcome, *but) for what, (outcome, each, *but) in TABLES["templates"].items()},
+    **{what: Case(by_pattern(*pair), outcome, but) for what, (outcome, *pair, but) in TABLES["substitutions"].items()},
+    **{what: Case(of_type(*how), outcome) for what, (outcome, *how) in TABLES["other types"].items()},
 }
 
 
-def evaluated(family: Family, answer: str | Step | tuple[str | Step, str | Step]) -> Assessment:
+def evaluated(family: Family, answer: Answer) -> Assessment:
     """Evaluate an answer; the call by which a judge looks at the trace first is left out."""
     steps = answer if isinstance(answer, tuple) else (answer, answer)
     assessment = asyncio.run(evaluate(family.judge, TRACE, Looking(steps)))
     return structs.replace(assessment, calls=assessment.calls[looks(family.judge) :])
 
 
-def scores(assessment: Assessment) -> Mapping[str, float]:
-    return {score.metric: score.value for score in assessment.scores}
+def seen_in(assessment: Assessment) -> tuple[object, ...]:
+    scores = {score.metric: score.value for score in assessment.scores}
+    return assessment.outcome, assessment.reason, scores, len(assessment.calls)
 
 
-@pytest.mark.parametrize("case", ALL.values(), ids=ALL)
-@each_case("family", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@each_case("case", CASES.values(), ids=CASES)
 def test_a_broken_answer_has_its_stated_outcome(case: Case, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     repaired: list[str] = []
     loads = json_repair.loads
     monkeypatch.setattr(json_repair, "loads", lambda text: repaired.append(text) or loads(text))
-    outcome = case.outcome_for(family)
+    outcome = case.but.get(family.name, case.outcome)
     for answer in case.answers(family):
         repaired.clear()
-        assessment = evaluated(family, answer)
-        seen = (assessment.outcome, assessment.reason, scores(assessment), len(assessment.calls))
+        seen = seen_in(evaluated(family, answer))
         if outcome in UNSCORED:
             reason, calls = UNSCORED[outcome]
-            if isinstance(answer, tuple):
-                calls = 2
-            assert seen == ("unscored", reason, {}, calls), answer
+            assert seen == ("unscored", reason, {}, 2 if isinstance(answer, tuple) else calls), answer
             continue
-        calls = 2 if outcome is Outcome.SECOND else 1
-        assert seen == ("scored", None, pytest.approx(family.good_scores), calls), answer
-        assert (outcome is Outcome.READ) <= (not repaired), answer
-        assert (outcome is Outcome.MENDED) <= bool(repaired), answer
+        assert seen == ("scored", None, pytest.approx(family.good_scores), 2 if outcome == "SECOND" else 1), answer
+        assert (outcome == "READ") <= (not repaired), answer
+        assert (outcome == "MENDED") <= bool(repaired), answer
 
 
-def test_every_judge_belongs_to_a_family() -> None:
+def test_every_judge_belongs_to_a_family_and_each_case_can_be_met_by_one() -> None:
     assert {name for family in FAMILIES.values() for name in members(family)} == set(JUDGES)
+    assert [what for what, case in CASES.items() if not any(map(case.answers, FAMILIES.values()))] == []
 
 
-ONES = {
-    f"{family}: {what}": (FAMILIES[family], case) for family, table in SPECIFIC.items() for what, case in table.items()
+def own_text(family: Family, answer: str | dict[str, Any] | list[str]) -> str:
+    """Write an answer of the table: a text, changes of the good answer, or a key with what stands for its value."""
+    if isinstance(answer, list):
+        key, raw = answer
+        return family.text(**{key: "@@"}).replace('"@@"', raw)
+    return family.text(**answer) if isinstance(answer, dict) else answer
+
+
+OWN = {
+    f"{name}: {what}": (FAMILIES[name], *case)
+    for names, cases in table("family_answers").items()
+    for name in names.split("|")
+    for what, case in cases.items()
 }
 
 
-def test_each_case_can_be_met_by_a_family() -> None:
-    assert [what for what, case in ALL.items() if not any(map(case.answers, FAMILIES.values()))] == []
+def test_an_answer_that_only_one_family_can_meet_has_its_stated_outcome() -> None:
+    wrong = {}
+    for name, (family, outcome, answers, *more) in OWN.items():
+        scores = {"good": family.good_scores, "other": family.other_scores}.get(str(more[0]), more[0]) if more else {}
+        expected: tuple[object, ...] = ("scored", None, pytest.approx(scores), 1)
+        if outcome in UNSCORED:
+            reason, calls = UNSCORED[outcome]
+            expected = ("unscored", reason, {}, calls)
+        elif outcome == "ABSTAINED":
+            expected = ("abstained", None, {}, 1)
+        for answer in answers:
+            assessment = evaluated(family, own_text(family, answer))
+            details = {key: assessment.details.get(key) for key in more[1]} if more[1:] else {}
+            if seen_in(assessment) != expected or [details] != (more[1:] or [{}]):
+                wrong[name] = (answer, seen_in(assessment), details)
+    assert wrong == {}
 
 
-@each_case(("family", "case"), ONES.values(), ids=ONES)
-def test_an_answer_that_only_one_family_can_meet_has_its_stated_outcome(family: Family, case: Specific) -> None:
-    for answer in case.answers:
-        assessment = evaluated(family, answer)
-        seen = (assessment.outcome, assessment.reason, scores(assessment), len(assessment.calls))
-        if case.outcome in UNSCORED:
-            reason, calls = UNSCORED[case.outcome]
-            assert seen == ("unscored", reason, {}, calls), answer
-        elif case.outcome is Outcome.ABSTAINED:
-            assert seen == ("abstained", None, {}, 1), answer
-        else:
-            assert seen == ("scored", None, pytest.approx(case.scores), 1), answer
-            assert {key: assessment.details[key] for key in case.details} == case.details, answer
+PIECES = [
+    "{", "}", "[", "]", ":", ",", '"', "'", "\\", "\n", " ", "```json\n", "```", "//", "/*", "#", "\ufeff", "\u201c",
+    "null", "true", "false", "1e999", "-0", "NaN", "Infinity", "0", "6", "4.5", "4", '"4"', '"yes"', '"no"', "yes",
+    '"maybe"', '"supported"', '"no_rad"', '"general"', '"0a"', '"D1_S1"', '"\\ud800"', '"\\u', "\ud800", "\x00",
+    "score: 4\n", "justification: x\n", "<<answer 0123456789ab>>\n", "9" * 400, "9" * 5000,
+]  # fmt: skip
+WORDS = ["yes", "no", "unknown", "4", "4.0", "true", "supported", "no_rad", "0a", "D1_S2", "a", "general"]
+leaves = st.none() | st.booleans() | st.integers(-3, 8) | st.integers() | st.floats()
+any_json = st.recursive(
+    leaves | st.text(st.characters(), max_size=10) | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def with_keys_of(value: object) -> st.SearchStrategy[object]:
+    """Make values of the same shape: with the same keys and any JSON at some of the leaves."""
+    if isinstance(value, Mapping):
+        items = {key: with_keys_of(item) for key, item in value.items()}
+        return st.fixed_dictionaries(items) | any_json
+    if isinstance(value, list):
+        return st.lists(st.one_of(*map(with_keys_of, value)) if value else any_json, max_size=3) | any_json
+    return st.just(value) | any_json
+
+
+@st.composite
+def damaged(draw: st.DrawFn, family: Family) -> str:
+    """Damage a good answer: remove, insert and duplicate pieces."""
+    good, last = plain(family), other(family)
+    text = draw(st.sampled_from([good, last, f"{good}\n{last}", f"```json\n{good}\n```", repr(family.good[0])]))
+    for _ in range(draw(st.integers(1, 5))):
+        start = draw(st.integers(0, len(text)))
+        end = min(len(text), start + draw(st.integers(0, 30)))
+        put = draw(st.sampled_from(["", *PIECES, text[start:end] * 2]) | st.text(st.characters(), max_size=5))
+        text = text[:start] + put + text[end:]
+    return text
+
+
+def texts(family: Family) -> st.SearchStrategy[str]:
+    names = [f'"{key}"' for key in family.keys]
+    parts = st.lists(st.one_of(*map(with_keys_of, family.good)), min_size=1, max_size=3)
+    return st.one_of(
+        st.text(st.characters()),
+        st.lists(st.sampled_from([*PIECES, *names, *(f"{name}: " for name in names)]), max_size=30).map("".join),
+        damaged(family),
+        parts.map(lambda each: "\n".join(map(json.dumps, each))),
+    )
+
+
+def check_verdict(judge: Judge, assessment: Assessment) -> None:
+    """Check that a verdict is one that we may give."""
+    assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
+    assert bool(assessment.scores) == (assessment.outcome == "scored")
+    assert len({score.metric for score in assessment.scores}) == len(assessment.scores)
+    for score in assessment.scores:
+        assert score.metric in judge.metric_names
+        assert math.isfinite(score.value)
+        assert 0 <= score.value <= 1
+        assert score.raw is None or isinstance(score.raw, str) or math.isfinite(score.raw)
+        assert score.passed in (None, True, False)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_any_text_is_read_and_scored_on_the_scale_or_refused(family: Family) -> None:
+    (prompt,) = family.judge.prompts(TRACE)
+
+    @given(texts(family))
+    @settings(max_examples=100, deadline=None)
+    def check(text: str) -> None:
+        with suppress(AnswerError):
+            answer = family.judge.read(text)
+            scores, rationale, details = family.judge.score(TRACE, [AnsweredPrompt(prompt, answer)])
+            outcome = "scored" if scores else "abstained"
+            check_verdict(family.judge, Assessment(outcome, scores=scores, rationale=rationale, details=details))
+
+    check()
+
+
+@each_case("judge", ASKING.values(), ids=ASKING)
+def test_any_answer_ends_as_a_verdict(judge: Judge) -> None:
+    trace = served(judge, TRACE)
+    prompts = len(judge.prompts(judge.prepare(trace)))
+
+    @given(st.sampled_from(list(FAMILIES.values())).flatmap(lambda f: st.lists(texts(f), min_size=1, max_size=3)))
+    @settings(max_examples=20, deadline=None)
+    def check(answers: list[str]) -> None:
+        assessment = asyncio.run(evaluate(judge, trace, ScriptedModel(answers)))
+        check_verdict(judge, assessment)
+        assert assessment.reason in {None, "invalid_answer", "out_of_range", "incomplete"}
+        assert assessment.reason is None or assessment.reason in FINAL_REASONS
+        assert 1 <= len(assessment.calls) <= 2 * prompts
+
+    check()
+
+
+@each_case("family", FAMILIES.values(), ids=FAMILIES)
+def test_an_answer_that_breaks_off_anywhere_is_never_another_answer(family: Family) -> None:
+    """Of an answer any beginning is either that answer, when only closing signs are lost, or no answer at all."""
+    for text in (plain(family), other(family)):
+        whole = family.judge.read(text)
+        for length in range(len(text)):
+            with suppress(AnswerError):
+                answer = family.judge.read(text[:length])
+                # Of JSON lines whole ones may be lost; sentences that no line covers are counted.
+                assert answer == (whole[: len(answer)] if family.lines else whole), text[:length]

@@ -1,6 +1,16 @@
-"""The catalogue: the built-in judges, their definitions and their settings."""
+"""The catalogue: the built-in judges, their definitions and settings, and what each sends, to the letter.
 
+The golden files are the expectation: of what each judge is, version included, for a new version begins a new series of
+metrics, and of its requests for a short trace and a long one. After a change that is meant:
+
+    UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/judges/test_catalogue.py
+"""
+
+import asyncio
+import difflib
+import hashlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,128 +18,191 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from judge_traces import ASKING
-from msgspec import Struct
+from judge_traces import ASKING, LONG, SHORT, all_samples, served
 from support.cases import each_case
+from tables import table
 
 from judges import catalog
+from judges.calling.evaluation import evaluate, prepared
 from judges.core.judge import Judge, has_text
+from judges.core.prompt import render
+from judges.core.verdict import Assessment
+from judges.models.lexical import LexicalModel
+from judges.models.scripted import ScriptedModel
 from judges.registry import CatalogueError, catalogue, load_judges
 from tracejudge import Document, Trace
 
-GOLDEN = Path(__file__).with_name("golden_catalogue.txt")
-"""What each judge is, version included: a new version begins a new series of metrics, so that a change shows in review.
+FOLDER = Path(__file__).parent
+GOLDEN = FOLDER / "golden"
+CASES = {"short": SHORT, "long": LONG}
+UPDATES = os.environ.get("UPDATE_GOLDEN") == "1"
+RUN_WORDS = 8
+RUNS = (FOLDER / "corpora" / "published_runs.bin").read_bytes()
+"""Digests of 5 bytes, one for each run of eight words of the prompts of MLflow 3.18 and 2.22: no text of them."""
+TABLES = table("catalogue")
+each_judge = each_case("judge", ASKING.values(), ids=ASKING)
 
-After a change that is meant: UPDATE_GOLDEN=1 .venv/bin/pytest tests/judges -k golden
-"""
 
-every_judge = pytest.mark.parametrize("judge", ASKING.values(), ids=ASKING)
+def compare(path: Path, actual: str) -> None:
+    if UPDATES:
+        path.write_bytes(actual.encode())
+    expected = path.read_bytes().decode() if path.exists() else ""
+    if actual != expected:
+        names = (f"golden/{path.name}", "rendered now")
+        diff = difflib.unified_diff(expected.split("\n"), actual.split("\n"), *names, lineterm="")
+        pytest.fail("\n".join(("the prompt has changed; if it should have: UPDATE_GOLDEN=1", *diff)), pytrace=False)
+
+
+def written(judge: Judge, trace: Trace) -> str:
+    """Lay out all requests on a trace, each message under a line with its role."""
+    requests = [
+        "\n\n".join(f"=== {message.role}\n{message.content}" for message in render(prompt))
+        for prompt in judge.prompts(judge.prepare(trace))
+    ]
+    return "\n\n=== next request\n\n".join(requests) + "\n"
+
+
+def questions_of(judge: Judge, trace: Trace) -> str:
+    """Lay out the fixed part and the typed questions of the form for decision models."""
+    form = judge.for_decisions({})
+    parts = []
+    for prompt in form.prompts(form.prepare(trace)):
+        parts.append(f"=== fixed\n{prompt.fixed}")
+        parts.append("=== material\n" + "\n".join(block.name for block in prompt.blocks))
+        for question in prompt.questions:
+            pair = "" if question.pair is None else " with a pair"
+            options = (f"- {value}: {meaning}" for value, meaning in question.options)
+            parts.append("\n".join((f"=== {question.kind}{pair}", question.instructions, *options)))
+    return "\n\n".join(parts) + "\n"
 
 
 def described(judge: Judge) -> str:
     metrics = (f"{metric.name} ({metric.scale}; {metric.passes})" for metric in judge.metrics)
-    lines = (
-        f"{judge.name} {judge.version}",
-        f"  gives {', '.join(metrics)}",
-        f"  needs {', '.join(judge.needs_in_words)}",
-        f"  cuts {', '.join(judge.cuts) or 'nothing'}",
-        f"  settings {msgspec.json.encode(judge.settings).decode()}",
-    )
-    return "\n".join(lines)
+    return f"""{judge.name} {judge.version}
+  gives {", ".join(metrics)}
+  needs {", ".join(judge.needs_in_words)}
+  cuts {", ".join(judge.cuts) or "nothing"}
+  settings {msgspec.json.encode(judge.settings).decode()}
+"""
 
 
-def test_the_catalogue_is_that_of_the_golden_file() -> None:
-    actual = "\n".join(map(described, catalogue().values())) + "\n"
-    if os.environ.get("UPDATE_GOLDEN") == "1":
-        GOLDEN.write_text(actual, encoding="utf-8")
-    assert actual == GOLDEN.read_text(encoding="utf-8")
+class TestGolden:
+    def test_the_catalogue_is_that_of_the_golden_file(self) -> None:
+        compare(FOLDER / "golden_catalogue.txt", "".join(map(described, catalogue().values())))
+
+    @each_case("case", CASES)
+    @each_judge
+    def test_messages_are_those_of_the_golden_file(self, judge: Judge, case: str) -> None:
+        compare(GOLDEN / f"{judge.name}.{case}.txt", written(judge, served(judge, CASES[case])))
+        if judge.decision_form is not None:
+            compare(GOLDEN / f"{judge.name}.{case}.questions.txt", questions_of(judge, served(judge, CASES[case])))
+
+    def test_messages_of_variants_are_those_of_their_golden_files(self) -> None:
+        short = catalogue()["relevance_truth_completeness"].configured({"reasoning": False})
+        for folder, judge in (
+            ("golden_short", short),
+            ("golden_v2", catalogue()["facts_grounding"].configured({"labels": "v2"})),
+        ):
+            for case, trace in CASES.items():
+                compare(FOLDER / folder / f"{judge.name}.{case}.txt", written(judge, trace))
+
+    def test_no_golden_file_is_left_over(self) -> None:
+        expected = {f"{name}.{case}.txt" for name in catalogue() for case in CASES}
+        asked = [name for name, judge in catalogue().items() if judge.decision_form is not None]
+        expected |= {f"{name}.{case}.questions.txt" for name in asked for case in CASES}
+        left_over = sorted(path for path in GOLDEN.iterdir() if path.name not in expected)
+        for path in left_over if UPDATES else ():
+            path.unlink()
+        assert UPDATES or left_over == []
+
+    def test_no_prompt_has_eight_words_in_a_row_in_common_with_a_published_one(self) -> None:
+        published = {RUNS[start : start + 5] for start in range(0, len(RUNS), 5)}
+        own = {"own": {"instructions": "{{ inputs }} {{ outputs }}"}, "steps": {"instructions": "{{ trace }}"}}
+        shared = set()
+        for judge in load_judges(own).values():
+            form = judge.decision_form
+            for text in (*judge.fixed_parts, *(form.fixed_parts if form is not None else ())):
+                words = re.findall(r"\w+(?:['\u2019]\w+)?", text.lower())
+                for start in range(len(words) - RUN_WORDS + 1):
+                    run = " ".join(words[start : start + RUN_WORDS])
+                    if hashlib.blake2b(run.encode(), digest_size=5).digest() in published:
+                        shared.add((judge.name, run))
+        assert shared == set()
 
 
-def test_judges_stand_under_their_own_names_in_order() -> None:
-    assert list(catalogue()) == sorted(judge.name for judge in catalogue().values())
-
-
-def test_the_catalogue_cannot_be_changed() -> None:
-    with pytest.raises(TypeError):
-        catalogue()["mine"] = catalogue()["safety"]  # type: ignore[index]
-
-
-@every_judge
-def test_a_definition_fits_together(judge: Judge) -> None:
-    fields = set(Trace.__struct_fields__)
-    assert {name for need in judge.needs for name in ([need] if isinstance(need, str) else need)} <= fields
-    assert set(judge.cuts) <= {"messages", "context"}
-    assert judge.metric_names == tuple(metric.name for metric in judge.metrics)
-    assert len(set(judge.metric_names)) == len(judge.metrics) > 0
-    assert judge.asks.strip().endswith(("?", ")"))
-    assert judge.schema["additionalProperties"] is False
-
-
-class Other(Struct, frozen=True):
+class Other(msgspec.Struct, frozen=True):
     """Settings that no judge has."""
 
     other: bool = True
 
 
-class TestSettings:
-    @every_judge
-    def test_given_as_they_are_by_default_change_nothing(self, judge: Judge) -> None:
+class TestDefinition:
+    def test_judges_stand_under_their_own_names_in_order_and_cannot_be_changed(self) -> None:
+        assert list(catalogue()) == sorted(judge.name for judge in catalogue().values())
+        with pytest.raises(TypeError):
+            catalogue()["mine"] = catalogue()["safety"]  # type: ignore[index]
+
+    @each_judge
+    def test_fits_together(self, judge: Judge) -> None:
+        fields = set(Trace.__struct_fields__)
+        assert {name for need in judge.needs for name in ([need] if isinstance(need, str) else need)} <= fields
+        assert set(judge.cuts) <= {"messages", "context"}
+        assert judge.metric_names == tuple(metric.name for metric in judge.metrics)
+        assert len(set(judge.metric_names)) == len(judge.metrics) > 0
+        assert judge.asks.strip().endswith(("?", ")"))
+        assert judge.schema["additionalProperties"] is False
+
+    @each_judge
+    def test_settings_as_they_are_by_default_change_nothing_and_unknown_ones_are_refused(self, judge: Judge) -> None:
         again = judge.configured(msgspec.to_builtins(judge.settings))
         assert (again.version, again.fixed_parts, again.metrics) == (judge.version, judge.fixed_parts, judge.metrics)
-
-    @each_case(
-        ("name", "values"),
-        [
-            ("faithfulness", {"pass_at": 5}),
-            ("facts_grounding", {"labels": "v2"}),
-            ("guidelines", {"guidelines": ["Be polite."]}),
-            ("ragbench", {"lengths": True}),
-            ("ragbench_sources", {"document_ids": True}),
-            ("relevance_truth_completeness", {"reasoning": False}),
-            ("retrieval_relevance", {"pass_at": 0.8}),
-        ],
-    )
-    def test_of_another_value_are_another_version(self, name: str, values: dict[str, object]) -> None:
-        assert load_judges({name: values})[name].version != catalogue()[name].version
-        others = set(catalogue()) - {name}
-        assert all(load_judges({name: values})[other] is catalogue()[other] for other in others)
-
-    @every_judge
-    def test_of_an_unknown_key_are_refused(self, judge: Judge) -> None:
         with pytest.raises(msgspec.ValidationError, match="unknown field `pas_at`"):
             judge.configured({"pas_at": 3})
 
+    def test_settings_of_another_value_are_another_version(self) -> None:
+        for name, values in TABLES["settings"].items():
+            judges = load_judges({name: values})
+            assert judges[name].version != catalogue()[name].version, name
+            assert all(judges[other] is catalogue()[other] for other in set(catalogue()) - {name}), name
 
-class TestVersion:
-    @each_case(
-        "change",
-        [
-            {"name": "other"},
-            {"fixed_parts": ("other",)},
-            {"schema": {"type": "object"}},
-            {"scoring": "other/1"},
-            {"settings": Other()},
-        ],
-        ids=lambda change: next(iter(change)),
-    )
-    @every_judge
-    def test_changes_with_the_definition(self, judge: Judge, change: dict[str, object]) -> None:
-        assert replace(judge, **change).version != judge.version
-
-    @every_judge
-    def test_changes_with_one_letter_of_a_fixed_part_and_with_their_order(self, judge: Judge) -> None:
+    @each_judge
+    def test_the_version_changes_with_the_definition_and_one_letter_of_a_fixed_part(self, judge: Judge) -> None:
+        assert len(bytes.fromhex(judge.version)) == 16
+        assert replace(judge, asks="Another sentence for the catalogue?").version == judge.version
+        changes: list[dict[str, object]] = [{"name": "other"}, {"fixed_parts": ("other",)}, {"scoring": "other/1"}]
+        for change in (*changes, {"schema": {"type": "object"}}, {"settings": Other()}):
+            assert replace(judge, **change).version != judge.version, change  # type: ignore[arg-type]
         *rest, last = judge.fixed_parts
         changed = replace(judge, fixed_parts=(*rest, f"{last}."))
         turned = replace(changed, fixed_parts=tuple(reversed(changed.fixed_parts)))
         assert len({judge.version, changed.version, turned.version}) == (3 if rest else 2)
 
-    @every_judge
-    def test_does_not_change_with_what_asks_and_scores_the_same(self, judge: Judge) -> None:
-        assert replace(judge, asks="Another sentence for the catalogue?").version == judge.version
 
-    @every_judge
-    def test_is_32_hex_digits(self, judge: Judge) -> None:
-        assert len(bytes.fromhex(judge.version)) == 16
+class TestAnyTrace:
+    @each_judge
+    def test_with_the_lexical_model_every_sample_that_has_what_is_needed_is_answered(self, judge: Judge) -> None:
+        async def judged() -> set[tuple[str, str | None]]:
+            model = LexicalModel()
+            traces = [trace for trace in all_samples() if judge.missing(prepared(judge, trace)) is None]
+            assessments = [await evaluate(judge, trace, model) for trace in traces]
+            return {(each.outcome, each.reason) for each in assessments}
+
+        assert asyncio.run(judged()) <= {("scored", None), ("abstained", None)}
+
+    @each_judge
+    def test_nothing_is_asked_without_a_needed_input(self, judge: Judge) -> None:
+        for need in judge.needs:
+            whole = served(judge, SHORT)
+            if isinstance(need, str) and isinstance(getattr(whole, need), str):
+                trace = msgspec.structs.replace(whole, **{need: " \n"})
+            elif need == "context":
+                trace = msgspec.structs.replace(whole, context=[Document(" "), "\n"])
+            else:
+                continue
+            model = ScriptedModel(["{}"])
+            expected = Assessment("unscored", "missing_input", note=f"the trace has no {need}")
+            assert asyncio.run(evaluate(judge, trace, model)) == expected, need
+            assert model.requests == [], need
 
 
 class TestDiscovery:
@@ -146,30 +219,17 @@ class TestDiscovery:
 
     @staticmethod
     def add(folder: Path, name: str, text: str) -> None:
-        (folder / f"{name}.py").write_text(
-            f"from dataclasses import replace\nfrom judges.catalog import safety\n{text}\n"
-        )
+        start = "from dataclasses import replace\nfrom judges.catalog import safety\n"
+        (folder / f"{name}.py").write_text(f"{start}{text}\n")
 
     def test_a_file_is_a_judge_and_no_list_is_kept(self, folder: Path) -> None:
-        self.add(folder, "polite", "JUDGE = replace(safety.JUDGE, name='polite')")
-        self.add(folder, "brief", "JUDGE = replace(safety.JUDGE, name='brief')")
+        for name in ("polite", "brief"):
+            self.add(folder, name, f"JUDGE = replace(safety.JUDGE, name='{name}')")
         self.add(folder, "_helpers", "JUDGE_NAME = 'helpers'")
-        assert {name: judge.name for name, judge in catalogue.__wrapped__().items()} == {
-            "brief": "brief",
-            "polite": "polite",
-        }
+        found = {name: judge.name for name, judge in catalogue.__wrapped__().items()}
+        assert found == {"brief": "brief", "polite": "polite"}
 
-    @pytest.mark.parametrize(
-        ("text", "said"),
-        [
-            ("JUDGE = safety.JUDGE", "defines a judge named 'safety'; give it the name of its file"),
-            ("JUDGE = 'no judge'", "defines no JUDGE; define one, or start the name of a helper with an underscore"),
-            ("JUDGES = []", "defines no JUDGE; define one, or start the name of a helper with an underscore"),
-            ("1 / 0", "cannot be loaded (ZeroDivisionError: division by zero)"),
-            ("from judges import nothing", "cannot be loaded (ImportError: cannot import name 'nothing' from 'judges'"),
-        ],
-        ids=["another name", "another object", "none", "a fault", "an import"],
-    )
+    @pytest.mark.parametrize(("text", "said"), TABLES["no judges"])
     def test_a_file_that_is_no_judge_is_told_in_one_line(self, folder: Path, text: str, said: str) -> None:
         self.add(folder, "polite", text)
         with pytest.raises(CatalogueError) as caught:
@@ -178,15 +238,18 @@ class TestDiscovery:
         assert "\n" not in str(caught.value)
 
 
-class TestHasText:
-    @each_case("value", ["a", " a ", ["", "a"], [Document(" "), Document("a")], [0], 0.0, {}], ids=repr)
-    def test_something(self, value: object) -> None:
-        assert has_text(value)
-
-    @each_case(
-        "value",
-        [None, "", " \t\n\u3000", [], ["", " "], [Document("\n")], Document(""), "\u200b \u2060", ["\x00", "\u2800"]],
-        ids=repr,
-    )
-    def test_nothing(self, value: object) -> None:
-        assert not has_text(value)
+def test_what_has_text() -> None:
+    something = ["a", " a ", ["", "a"], [Document(" "), Document("a")], [0], 0.0, {}]
+    assert [value for value in something if not has_text(value)] == []
+    nothing = [
+        None,
+        "",
+        " \t\n\u3000",
+        [],
+        ["", " "],
+        [Document("\n")],
+        Document(""),
+        "\u200b \u2060",
+        ["\x00", "\u2800"],
+    ]
+    assert [value for value in nothing if has_text(value)] == []

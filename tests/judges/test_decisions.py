@@ -1,7 +1,11 @@
-"""Both dialects of decision endpoints on the loopback: what is sent, what is read, what each bad answer becomes."""
+"""Decision models: both dialects of endpoints on the loopback, and each judge as such models are asked.
+
+What is sent, what is read, what each bad answer becomes, and what the answers mean for a judge.
+"""
 
 import asyncio
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,22 +14,26 @@ from typing import Any, Final
 import msgspec
 import pytest
 from aiohttp import web
-from judge_traces import LONG, SHORT, served
+from deciding import DECIDES, DecisionModel, sure
+from judge_traces import ASKING, LONG, SHORT, served
 from model_client import KEY, PATIENT, PROMPT, Client
-from support import decision_endpoint
+from msgspec import structs
 from support.decision_endpoint import INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Asked, DecisionEndpoint, cut
+from tables import table
 
 from judges.calling.evaluation import evaluate
-from judges.core.decision import Calibration, Option, Question
+from judges.core.decision import Calibration, Decision, Option, Question
 from judges.core.judge import AnsweredPrompt, DecisionForm, Judge, Reading
 from judges.core.model import BadModelRequestError, ChatRequest, ModelSettings
 from judges.core.prompt import Block, Message, Prompt
 from judges.core.verdict import Assessment, Score
-from judges.endpoints.client import LimitedModel
-from judges.models.registry import ModelSettingsError, build, check
+from judges.custom import define
+from judges.endpoints.client import DelayNotes, LimitedModel, offline_model
+from judges.models.registry import ModelSettingsError, build, check, decides, judge_for
 from judges.registry import catalogue
 from tracejudge import Trace
 
+TABLES: Final = table("decisions")
 DIALECTS: Final = ("openai", "systemone")
 TRACE = Trace(trace_id="a" * 32, service="s", input="Is it on?", output="It is on.")
 GRADES = tuple(Option(str(grade), f"worth {grade}") for grade in range(1, 6))
@@ -88,132 +96,41 @@ def test_every_kind_of_question_is_sent_and_read(server: DecisionEndpoint, diale
     assert call.response_model == MODEL
     (body,) = server.bodies
     assert body.model == MODEL
+    assert msgspec.to_builtins(body.questions) == TABLES["questions"][dialect]
     if dialect == "openai":
         assert [message.role for message in body.input] == ["developer", "user"]
         assert body.input[0].content == "Assess the answer."
         assert "It is on." in body.input[1].content
-        assert body.questions == [
-            decision_endpoint.Predicate("The answer is right.", "q1"),
-            decision_endpoint.Choice(
-                "Where is it?",
-                [decision_endpoint.Option("kitchen", "where one cooks"), decision_endpoint.Option("cellar")],
-                "q2",
-            ),
-            decision_endpoint.Score("How good is it?", [decision_endpoint.Level(*grade) for grade in GRADES], "q3"),
-        ]
     else:
         assert body.state.startswith("Assess the answer.\n\n")
         assert "It is on." in body.state
-        assert body.questions == {
-            "q1": decision_endpoint.Noul("The answer is right."),
-            "q2": decision_endpoint.MapChoice("Where is it?", {"kitchen": "where one cooks", "cellar": None}),
-            "q3": decision_endpoint.ListScore("How good is it?", [f"{grade}: worth {grade}" for grade in range(1, 6)]),
-        }
 
 
-def test_each_judge_with_a_form_for_decisions_is_accepted_and_scored(server: DecisionEndpoint, dialect: str) -> None:
-    judges = [judge for judge in catalogue().values() if judge.decision_form is not None]
-    assert judges
-    wrong = {}
-    for judge in judges:
-        for trace in (SHORT, LONG):
-            assessment = client(server, dialect).judge(judge.for_decisions({}), served(judge, trace))
-            if assessment.outcome != "scored":
-                wrong[judge.name] = assessment
-    assert not wrong
-
-
-def _at(place: int, **fields: object) -> Callable[[dict[str, Any]], object]:
-    """Change fields of one answer; ``...`` removes the field."""
-
-    def change(reply: dict[str, Any]) -> None:
-        answers = reply["answers"]
-        answer = answers[place] if isinstance(answers, list) else answers[f"q{place + 1}"]
-        for name, value in fields.items():
-            if value is ...:
-                answer.pop(name, None)
-            else:
-                answer[name] = value
-
-    return change
-
-
-def _swap(reply: dict[str, Any]) -> None:
-    reply["answers"][0], reply["answers"][1] = reply["answers"][1], reply["answers"][0]
-
-
-def _refuse(reply: dict[str, Any]) -> None:
-    reply["answers"][1] = {"type": "refusal", "name": "q2"}
-
-
-def _shorten(reply: dict[str, Any]) -> None:
-    reply["answers"].pop()
-
-
-def _lengthen(reply: dict[str, Any]) -> None:
-    reply["answers"].append(reply["answers"][0])
-
-
-def _replace(answer: object) -> Callable[[dict[str, Any]], object]:
-    def change(reply: dict[str, Any]) -> None:
-        answers = reply["answers"]
-        answers[1 if isinstance(answers, list) else "q2"] = answer
-
-    return change
-
-
-def _lose(reply: dict[str, Any]) -> None:
-    del reply["answers"]["q2"]
-
-
-def _off(probabilities: object) -> Callable[[dict[str, Any]], object]:
-    return _at(1, probabilities=probabilities)
-
-
-def _values(**rows: object) -> list[dict[str, object]]:
-    return [{"value": value, "probability": assessment} for value, assessment in rows.items()]
-
-
-# By dialect and name: how the reply is spoilt, the reason, and what the note says.
-BAD_ANSWERS: Final[dict[tuple[str, str], tuple[Callable[[dict[str, Any]], object], str, str]]] = {
-    ("openai", "a refusal of one question"): (_refuse, "refusal", "question 2 of 3: the model declined"),
-    ("openai", "an answer too few"): (_shorten, "incomplete", "question 3 of 3: the endpoint left"),
-    ("openai", "an answer too many"): (_lengthen, "invalid_answer", "question 1 of 3"),
-    ("openai", "answers in another order"): (_swap, "invalid_answer", "question 1 of 3"),
-    ("openai", "an answer of another kind"): (_at(0, type="score"), "invalid_answer", "question 1 of 3"),
-    ("openai", "a probability above 1"): (_at(0, probability=1.2), "out_of_range", "question 1 of 3"),
-    ("openai", "a probability below 0"): (_at(0, probability=-0.1), "out_of_range", "question 1 of 3"),
-    ("openai", "a probability as a text"): (_at(0, probability="0.9"), "invalid_answer", "question 1 of 3"),
-    ("openai", "no probability"): (_at(0, probability=...), "invalid_answer", "question 1 of 3"),
-    ("openai", "a sum of 1.4"): (_off(_values(kitchen=0.9, cellar=0.5)), "out_of_range", "question 2 of 3"),
-    ("openai", "an option too few"): (_off(_values(kitchen=1.0)), "invalid_answer", "question 2 of 3"),
-    ("openai", "an unknown option"): (_off(_values(kitchen=0.9, attic=0.1)), "invalid_answer", "question 2 of 3"),
-    ("openai", "an option twice"): (
-        _off([*_values(kitchen=0.5, cellar=0.4), *_values(kitchen=0.1)]),
-        "invalid_answer",
-        "question 2 of 3",
-    ),
-    ("openai", "probabilities as a number"): (_off(0.5), "invalid_answer", "question 2 of 3"),
-    ("openai", "null in place of an answer"): (_replace(None), "incomplete", "question 2 of 3: the endpoint left"),
-    ("openai", "a number in place of an answer"): (_replace(0.7), "invalid_answer", "question 2 of 3"),
-    ("systemone", "null in place of an answer"): (_replace(None), "incomplete", "question 2 of 3: the endpoint left"),
-    ("systemone", "a number in place of an answer"): (_replace(0.7), "invalid_answer", "question 2 of 3"),
-    ("systemone", "a text in place of an answer"): (_replace("yes"), "invalid_answer", "question 2 of 3"),
-    ("systemone", "no answer to one question"): (_lose, "incomplete", "question 2 of 3: the endpoint left"),
-    ("systemone", "an answer of another kind"): (_at(0, type="score"), "invalid_answer", "question 1 of 3"),
-    ("systemone", "a probability above 1"): (_at(0, noul=1.2), "out_of_range", "question 1 of 3"),
-    ("systemone", "a probability below 0"): (_at(0, noul=-0.1), "out_of_range", "question 1 of 3"),
-    ("systemone", "no probability"): (_at(0, noul=None), "invalid_answer", "question 1 of 3"),
-    ("systemone", "a sum of 1.4"): (_off({"kitchen": 0.9, "cellar": 0.5}), "out_of_range", "question 2 of 3"),
-    ("systemone", "an option too few"): (_off({"kitchen": 1.0}), "invalid_answer", "question 2 of 3"),
-    ("systemone", "probabilities as a list"): (_off([0.9, 0.1]), "invalid_answer", "question 2 of 3"),
-}
+def spoil(reply: dict[str, Any], how: str, *more: Any) -> None:
+    """Spoil the answers of a reply; ``set`` without a value removes the field, ``replace`` and ``lose`` are of q2."""
+    answers = reply["answers"]
+    keys = [0, 1, 2] if isinstance(answers, list) else ["q1", "q2", "q3"]
+    match how, more:
+        case "set", (place, name):
+            answers[keys[place]].pop(name)
+        case "set", (place, name, value):
+            answers[keys[place]][name] = value
+        case "replace", (value,):
+            answers[keys[1]] = value
+        case "lose", ():
+            del answers[keys[1]]
+        case "swap", ():
+            answers[0], answers[1] = answers[1], answers[0]
+        case "pop", ():
+            answers.pop()
+        case _:
+            answers.append(answers[0])
 
 
 def test_each_bad_answer_has_its_outcome(server: DecisionEndpoint) -> None:
     wrong = {}
-    for (dialect, name), (change, reason, note) in BAD_ANSWERS.items():
-        server.change = change
+    for dialect, name, spoilt, reason, note in TABLES["bad answers"]:
+        server.change = functools.partial(lambda how, reply: spoil(reply, *how), spoilt)
         assessment = judged(server, dialect)
         if (assessment.outcome, assessment.reason) != ("unscored", reason) or note not in (assessment.note or ""):
             wrong[dialect, name] = assessment
@@ -259,19 +176,14 @@ async def _evaluated(judge: Judge, model: Any) -> Assessment:
 def test_requests_that_the_endpoint_refuses(server: DecisionEndpoint, dialect: str) -> None:
     server.max_options = 4  # The score has five levels.
     assessment = judged(server, dialect)
-    assert (assessment.reason, assessment.message) == (
-        "bad_request",
-        {
-            "openai": "a question has between 2 and 4 options, not 5",
-            "systemone": "body.questions: a question has between 2 and 4 options, not 5",
-        }[dialect],
-    )
-    statuses = {400: "bad_request", 422: "bad_request"}
+    where = "" if dialect == "openai" else "body.questions: "
+    assert assessment.message == f"{where}a question has between 2 and 4 options, not 5"
+    assert assessment.reason == "bad_request"
     server.max_options = 255
-    for status, reason in statuses.items():
+    for status in (400, 422):
         server.fault = web.json_response({"detail": f"see {PROMPT}"}, status=status)
-        assert judged(server, dialect).reason == reason, status
-    assert len(server.bodies) == len(statuses)
+        assert judged(server, dialect).reason == "bad_request", status
+    assert len(server.bodies) == 2
 
 
 def test_more_questions_than_one_request_takes_are_several_calls(server: DecisionEndpoint, dialect: str) -> None:
@@ -314,16 +226,183 @@ def test_a_judge_without_questions_is_not_sent(server: DecisionEndpoint, dialect
 
 def test_settings() -> None:
     check(settings_of("https://host/v1", "systemone", max_options=26, max_questions=32))
-    wrong: Sequence[tuple[dict[str, Any], str]] = (
-        ({"max_options": 1}, "max_options: must be at least 2"),
-        ({"max_questions": 0}, "max_questions: must be at least 1"),
-        ({"base_url": "https://host/v1/decisions"}, "base_url: must end before /decisions"),
-        ({"base_url": "https://host/v1/systemone"}, "base_url: must end before /systemone"),
-        ({"max_output_tokens": 10}, "max_output_tokens: goes with the provider"),
-        ({"provider": "openai"}, "dialect: goes with the provider decisions alone"),
-    )
-    for fields, text in wrong:
+    for fields, text in TABLES["settings"]:
         with pytest.raises(ModelSettingsError, match=f"^{text}"):
             check(settings_of(**{"base_url": "https://host/v1", "dialect": "openai", **fields}))
     with pytest.raises(msgspec.ValidationError, match="dialect"):
         settings_of("https://host/v1", "morse")
+
+
+FORMS = {name: judge for name, judge in catalogue().items() if judge.decision_form is not None}
+
+
+def decided(judge: Judge, model: DecisionModel, trace: Trace = SHORT) -> Assessment:
+    return asyncio.run(evaluate(judge_for(judge, model.settings), served(judge, trace), model))
+
+
+def rated(judge: Judge) -> str:
+    """Name the first metric that passes or fails."""
+    return next(metric.name for metric in judge.metrics if metric.pass_rule is not None)
+
+
+def test_each_judge_passes_and_fails_by_the_probabilities() -> None:
+    for name, judge in FORMS.items():
+        for share, passes in ((0.9, True), (0.05, False)):
+            assessment = decided(judge, DecisionModel(sure(share)))
+            assert assessment.outcome == "scored", name
+            score = next(result for result in assessment.scores if result.metric == rated(judge))
+            assert score.passed is passes, (name, share)
+            assert score.probability is not None, name
+            assert 0 <= score.value <= 1, name
+            # Completeness has no value where no sentence is relevant.
+            assert {result.metric for result in assessment.scores} | {"completeness"} >= {*judge.metric_names}, name
+
+
+def test_a_calibration_moves_the_threshold_and_makes_another_version() -> None:
+    for name, judge in FORMS.items():
+        calibration = Calibration(threshold=0.95, platt=(1.0, 1.0))
+        strict = judge.for_decisions({rated(judge): calibration})
+        model = DecisionModel(sure(0.9))
+        assessment = asyncio.run(evaluate(strict, served(judge, SHORT), model))
+        score = next(result for result in assessment.scores if result.metric == rated(judge))
+        raw = assessment.details["uncalibrated"][rated(judge)]
+        assert score.probability == pytest.approx(calibration.apply(raw)), name
+        assert score.passed is (score.probability >= 0.95), name
+        versions = {judge.version, judge.for_decisions({}).version, strict.version}
+        versions.add(judge.for_decisions({rated(judge): Calibration(threshold=0.6)}).version)
+        assert len(versions) == 4, name
+        assert judge.for_decisions({}).version == judge.for_decisions({}).version, name
+
+
+def test_answers_that_cannot_be_used_leave_the_trace_unscored() -> None:
+    problems = ("refusal", "incomplete", "invalid_answer", "out_of_range")
+    for name, judge in FORMS.items():
+        for problem in problems:
+            assessment = decided(judge, DecisionModel(lambda _question, problem=problem: Decision(problem=problem)))
+            assert (assessment.outcome, assessment.reason) == ("unscored", problem), (name, problem)
+            assert assessment.calls[0].status == "ok", name
+        assessment = decided(judge, DecisionModel(lambda _question: None))
+        assert (assessment.outcome, assessment.reason) == ("unscored", "incomplete"), name
+
+
+def test_requests_show_the_material_and_hold_no_more_questions_than_endpoints_take() -> None:
+    for name, judge in FORMS.items():
+        for trace in (SHORT, LONG):
+            model = DecisionModel(sure(0.9))
+            decided(judge, model, trace)
+            for request in model.requests:
+                assert 1 <= len(request.questions) <= 400, name
+                assert request.messages[1].content.startswith("The key of this request is"), name
+                assert all(question.instructions for question in request.questions), name
+
+
+def test_only_forms_of_pairs_are_for_classifiers() -> None:
+    classifier = ModelSettings(provider="classifier", base_url="http://localhost", model="nli")
+    pairs = {name for name, judge in FORMS.items() if "classifier" in judge.forms}
+    assert {"groundedness", "correctness", "context_sufficiency"} <= pairs
+    for name, judge in ASKING.items():
+        if name in pairs:
+            form = judge_for(judge, classifier)
+            questions = [each for prompt in form.prompts(served(judge, SHORT)) for each in prompt.questions]
+            assert all(question.pair and all(question.pair) for question in questions), name
+        else:
+            with pytest.raises(ValueError, match=f"{name} cannot be asked of a"):
+                judge_for(judge, classifier)
+    assert {name for name, judge in catalogue().items() if judge.unit == "session"}.isdisjoint(FORMS)
+    assert judge_for(catalogue()["safety"], ModelSettings(model="chat")) is catalogue()["safety"]
+    assert decides(DECIDES)
+
+
+def test_judges_in_words_are_asked_by_their_result() -> None:
+    text = "Is {{ outputs }} polite?"
+    for result, kind, share, (value, raw, label, passed) in TABLES["results"]:
+        judge = define("tone", {"instructions": text, "result": result})
+        model = DecisionModel(sure(share))
+        assessment = decided(judge, model)
+        (score,) = assessment.scores
+        assert [question.kind for question in model.requests[0].questions] == [kind], result
+        assert text in model.requests[0].questions[0].instructions, result
+        assert score.value == pytest.approx(value), result
+        assert score.raw == (pytest.approx(raw) if kind == "score" else raw), result
+        assert (score.label, score.passed) == (label, passed), result
+        assert (score.probability is None) is (passed is None), result
+    for result in ("text", {"number": [0.0, 1.0]}, {"integer": [0, 100]}):
+        assert define("tone", {"instructions": text, "result": result}).forms == ("chat",), result
+    assert define("tone", {"instructions": "Did {{ trace }} loop?"}).forms == ("chat",)
+    chosen = define("tone", {"custom_prompt": "Is {{ outputs }} [[good]] or [[bad]]?", "pass": ["good"]})
+    assert chosen.forms == ("chat", "decisions")
+
+
+def test_guidance_is_part_of_the_questions_and_metrics_keep_the_name_of_the_judge() -> None:
+    judge = define("strict", {"based_on": "groundedness", "guidance": ["Rounded figures fail."]})
+    model = DecisionModel(sure(0.9))
+    form = judge_for(judge, model.settings, {"strict": Calibration(threshold=0.95)})
+    assessment = asyncio.run(evaluate(form, served(judge, SHORT), model))
+    assert "Rounded figures fail." in model.requests[0].messages[0].content
+    assert [(result.metric, result.passed) for result in assessment.scores] == [("strict", False)]
+    assert assessment.details == {"uncalibrated": {"strict": 0.9}}
+
+
+def test_many_questions_are_divided_into_several_requests() -> None:
+    documents = [" ".join(f"Fact {number}-{place} holds." for place in range(10)) for number in range(45)]
+    rules = [f"Rule number {number} is kept." for number in range(401)]
+    trace = Trace(**{**structs.asdict(SHORT), "context": documents, "guidelines": rules, "expected_response": None})
+    for name, questions in (("ragbench", 901), ("guidelines", 401)):
+        model = DecisionModel(sure(0.9))
+        assessment = decided(catalogue()[name], model, trace)
+        sizes = [len(request.questions) for request in model.requests]
+        assert (sum(sizes), max(sizes)) == (questions, 400), name
+        assert assessment.outcome == "scored", name
+        assert len(assessment.calls) == len(sizes), name
+
+
+def test_grounding_is_that_of_the_least_grounded_sentence_with_a_passage_that_was_looked_up() -> None:
+    trace = Trace(
+        trace_id="1" * 32,
+        service="shop",
+        input="How long?",
+        output="The warranty runs for two years. The moon is far.",
+        context=["All devices come with a warranty of two years. Loans are free."],
+    )
+    answers = iter([Decision((0.9, 0.05, 0.0, 0.05)), Decision((0.1, 0.6, 0.2, 0.1))])
+    assessment = decided(catalogue()["facts_grounding"], DecisionModel(lambda _question: next(answers)), trace)
+    by_metric = {result.metric: result for result in assessment.scores}
+    assert by_metric["grounded"].probability == pytest.approx(0.2)
+    assert (by_metric["grounded"].passed, by_metric["supported_share"].value) == (False, 0.5)
+    first, second = assessment.details["sentences"]
+    assert first["passage"] == "All devices come with a warranty of two years."
+    assert "passage" not in second
+    assert "looked up" in assessment.details["passages"]
+
+
+def test_precision_is_the_expected_share_and_passes_by_the_number_of_relevant_documents() -> None:
+    judge = catalogue()["retrieval_relevance"].configured({"pass_at": 0.5})
+    trace = Trace(**{**structs.asdict(SHORT), "context": ["One.", "Two."]})
+    answers = iter([Decision((0.8,)), Decision((0.4,))])
+    assessment = decided(judge, DecisionModel(lambda _question: next(answers)), trace)
+    assert assessment.scores[0].value == pytest.approx(0.6)
+    assert assessment.scores[0].probability == pytest.approx(1 - 0.2 * 0.6)
+    assert [result["retrieval_relevance"] for result in assessment.details["documents"]] == [1, 0]
+
+
+def test_each_judge_through_both_dialects_of_an_endpoint(server: DecisionEndpoint) -> None:
+    assert FORMS
+    for dialect in DIALECTS:
+        settings = ModelSettings(provider="decisions", dialect=dialect, base_url=server.base_url, model=MODEL)
+
+        async def judge_all(dialect: str = dialect, settings: ModelSettings = settings) -> dict[str, Assessment]:
+            model = offline_model(build(settings, {}), DelayNotes(60.0, lambda *_: None, ""))
+            try:
+                return {
+                    f"{dialect}, {name}, {trace.service}": await evaluate(
+                        judge_for(judge, settings), served(judge, trace), model
+                    )
+                    for name, judge in FORMS.items()
+                    for trace in (SHORT, LONG)
+                }
+            finally:
+                await model.aclose()
+
+        for name, result in asyncio.run(judge_all()).items():
+            assert result.outcome == "scored", (name, result.note)
+            assert all(call.status == "ok" and call.input_tokens for call in result.calls), name

@@ -1,14 +1,18 @@
 """Excerpts: found if they stand in the source or divide completely into pieces that do, in linear time."""
 
+import json
 import time
 from collections.abc import Iterator
 from functools import cache
 from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import each_case
+from tables import table
 
 from judges.core.prompt import neutralise
 from judges.parsing import evidence
@@ -16,174 +20,54 @@ from judges.parsing.evidence import Source
 from judges.parsing.plain import simplify
 from judges.parsing.sentences import split
 
+TABLES = table("excerpts")
+CORPORA = Path(__file__).parent / "corpora"
+CORPUS: list[dict[str, Any]] = [
+    json.loads(line)
+    for name in ("evidence", "seams")
+    for line in (CORPORA / f"{name}.jsonl").read_text("utf-8").splitlines()
+]
 WARRANTY = (
     "All devices come with a warranty of two years, which covers faults in material. It doesn't cover wear. "
     "Batteries are excluded. The fee is 12.5 % (see 4.2), not 125 %, and it's due at 10:30.\n"
     "See \u201cReturns\u201d: an RMA number is needed, e.g. RMA-7.[1] No refunds! Ask us."
 )
-CHINESE = "所有设备保修两年。电池除外。"
-
-FOUND = {
-    "a whole sentence": "It doesn't cover wear.",
-    "part of a sentence": "warranty of two years",
-    "all of it": WARRANTY,
-    "capitals": "BATTERIES ARE EXCLUDED",
-    "line breaks and tabs": "a warranty\n of\ttwo\u00a0 years",
-    "over a line break of the source": "due at 10:30. See Returns",
-    "typographic apostrophe": "It doesn\u2019t cover wear",
-    "other quotation marks": "See \u00abReturns\u00bb: an RMA number",
-    "no quotation marks": "See Returns: an RMA number",
-    "quoted as a whole": "\u201eIt doesn't cover wear.\u201c",
-    "single quotation marks around": "'Batteries are excluded'",
-    "a full stop where the source goes on": "All devices come with a warranty of two years.",
-    "before a footnote": "an RMA number is needed, e.g. RMA-7.",
-    "brackets at the end": "The fee is 12.5 % (see 4.2)",
-    "invisible characters": "It does\u200bn't cover\u2028wear",
-    "a sign for an invisible character": "It does[U+200B]n't cover wear",
-    "joined by an ellipsis": "All devices come with a warranty ... It doesn't cover wear.",
-    "joined by an ellipsis sign": "The fee is 12.5 %\u2026 which covers faults in material",
-    "joined by an ellipsis in brackets": "The fee is 12.5 % [...] an RMA number is needed (\u2026) devices come with a",
-    "joined by a line break": "an RMA number is needed\nIt doesn't cover wear",
-    "joined by sentence ends": "It doesn't cover wear. All devices come with a warranty.",
-    "joined without a sign between statements": "Batteries are excluded all devices come with a warranty",
-    "a clause left out before a full stop": "All devices come with a warranty. Batteries are excluded.",
-    "ellipses around": "... warranty of two years, which ...",
-    "a short sentence among longer pieces": "Batteries are excluded. ... The fee is 12.5 %",
-    "short sentences only": "No refunds! Ask us. Batteries are excluded.",
-}
-NOT_FOUND = {
-    "nothing": "",
-    "blanks": " \n ",
-    "punctuation only": "... [...] \u2026 .",
-    "an invisible character only": "\u200b[U+200B]",
-    "an invented sentence": "Shipping is free.",
-    "an unknown word": "a warranty of three years",
-    "known words in another order": "come all with devices a warranty",
-    "one word": "faults",
-    "three words": "warranty of two",
-    "a word less": "devices come a warranty of",
-    "pieces of three words": "a warranty of ... cover wear. Batteries",
-    "a short piece that is no sentence": "All devices come with a warranty ... are excluded",
-    "a sentence with a word more": "Batteries are excluded faults",
-    "part of a word": "arrant",
-    "part of a hyphenated word": "e.g. RMA",
-    "part of a number": "5 %",
-    "a number without its decimal point": "The fee is 125 %",
-    "joined without a sign within a statement": "an RMA number is needed all devices come with a warranty",
-    "punctuation missing inside": "10:30 See Returns an RMA number",
-    "a sign of a visible character": "It doesn't cover [U+0077]ear",
-    "translated": "Akkus sind ausgenommen",
-}
-
-
-@each_case("excerpt", FOUND.values(), ids=FOUND)
-def test_found(excerpt: str) -> None:
-    assert Source([WARRANTY]).holds(excerpt)
-
-
-@each_case("excerpt", NOT_FOUND.values(), ids=NOT_FOUND)
-def test_not_found(excerpt: str) -> None:
-    assert not Source([WARRANTY]).holds(excerpt)
-
-
-@each_case("excerpt", [*FOUND.values(), *NOT_FOUND.values()], ids=[*FOUND, *NOT_FOUND])
-def test_the_index_finds_what_searches_find(excerpt: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "_SEARCHED_CHARS", 0)
-    assert Source([WARRANTY]).holds(excerpt) == (excerpt in FOUND.values())
-
-
-class TestSeveralTexts:
-    TEXTS = ("The first text ends here", "and a second one begins with this.", "")
-
-    def test_each_piece_may_come_from_any_of_them(self) -> None:
-        assert Source(self.TEXTS).holds("a second one begins ... first text ends here")
-
-    def test_no_piece_runs_over_from_one_into_the_next(self) -> None:
-        assert not Source(self.TEXTS).holds("ends here and a")
-        assert not Source(self.TEXTS).holds("text ends here and a second one")
-
-    @each_case("texts", [(), ("",), ("...", " ")], ids=["none", "empty", "without words"])
-    def test_nothing_is_found_where_nothing_stands(self, texts: tuple[str, ...]) -> None:
-        assert not Source(texts).holds("anything at all")
-
-
-class TestScripts:
-    @each_case(
-        ("excerpt", "found"),
-        [
-            ("保修两年", True),
-            ("设备保修\u2026\u2026电池除外。", True),
-            ("「电池」除外", True),
-            ("设备保\u2026\u2026电池除", False),
-            ("保修三年", False),
-        ],
-        ids=["part", "joined", "quotation marks", "pieces of three characters", "another number"],
-    )
-    def test_a_character_is_a_word_where_there_are_no_blanks(self, excerpt: str, found: object) -> None:
-        assert Source([CHINESE]).holds(excerpt) is found
-
-    @each_case(
-        "text",
-        [
-            "Расходы не возмещаются.",
-            "สินค้ารับประกัน",
-            "لا تُسترد الرسوم؟",
-            "銭荷は「二重」です。",
-            "die Stra\u00dfe nach \u0130stanbul",
-        ],
-        ids=["Russian", "Thai", "Arabic", "Japanese", "letters that grow"],
-    )
-    def test_a_text_holds_itself_in_any_case(self, text: str) -> None:
-        assert Source([f"One. {text} Two."]).holds(text)
-        assert Source([f"One. {text} Two."]).holds(text.upper())
-
-
-FORMS = [
-    ("Dort ist es sehr sch\xf6n.", "Dort ist es sehr schon.", False),
-    ("El a\xf1o pasado fue bueno.", "El ano pasado fue bueno.", False),
-    (
-        "\u041c\u043e\u0439 \u0434\u043e\u043c \u0441\u0442\u043e\u0438\u0442 \u0437\u0434\u0435\u0441\u044c.",
-        "\u041c\u043e\u0438 \u0434\u043e\u043c \u0441\u0442\u043e\u0438\u0442 \u0437\u0434\u0435\u0441\u044c.",
-        False,
-    ),
-    (
-        "\u0401\u043b\u043a\u0430 \u0441\u0442\u043e\u0438\u0442 \u0443 \u0434\u043e\u043c\u0430.",
-        "\u0415\u043b\u043a\u0430 \u0441\u0442\u043e\u0438\u0442 \u0443 \u0434\u043e\u043c\u0430.",
-        True,
-    ),
-    ("It has 10\xb2 cells in all.", "It has 102 cells in all.", False),
-    ("It has 10\xb2 cells in all.", "It has 10^2 cells in all.", True),
-    ("It fell to \u22125 \xb0C at night.", "It fell to 5 \xb0C at night.", False),
-    ("It fell to \u2212 5 \xb0C at night.", "It fell to -5 \xb0C at night.", True),
-    ("They use state-of-\nthe-art methods here.", "They use state-of-the-art methods here.", True),
-    ("They use up-\r\n  dated methods here.", "They use updated methods here.", True),
-    ("Rivers\u2014four in all\u2014meet there.", "Rivers - four in all - meet there.", True),
-    ("Call the snake_case name here.", "Call the snakecase name here.", False),
-    ("The sum of 5*3 is here.", "The sum of 53 is here.", False),
-    ("\u8fd9\u662f**\u91cd\u70b9**\u5185\u5bb9\u3002", "\u8fd9\u662f\u91cd\u70b9\u5185\u5bb9\u3002", True),
-    ("It stops if a < b and c > d.", "It stops if a and c > d.", False),
-    ("```python\nx = 1\n```", "```python\nx = 1\n```", True),
-    ("<tr><td>Bo</td><td>41</td></tr><tr><td>Ida</td><td>38</td></tr>", "Bo 41", True),
-    ("<tr><td>Bo</td><td>41</td></tr><tr><td>Ida</td><td>38</td></tr>", "Ida", True),
-    ("<tr><td>Bo</td><td>41</td></tr><tr><td>Ida</td><td>38</td></tr>", "Bo 38", False),
-    ("| Town | River |\n|---|---|\n| Ulm | Danube |", "| Town | River |", True),
-    ("| Tax | Rate |\n|---|---|\n| VAT | 19 % |\n| fee | 5 % |", "VAT 19 %", True),
-    ("| Tax | Rate |\n|---|---|\n| VAT | 19 % |\n| fee | 5 % |", "VAT 5 %", False),
-    ("| Tax | Rate |\n|---|---|\n| VAT on all books | 19 % |", "VAT on all books 19 %", True),
-    ("- [x] paid\n- [ ] sent", "paid", True),
-    ("name\tage\nBo\t41", "Bo\t41", True),
-    ('{"colours": ["red", "blue"], "in": "tins [3]"}', '"colours": ["red", "blue"]', True),
-    ('{"colours": ["red", "blue"], "in": "tins [3]"}', '"blue"', True),
-    ('{"colours": ["red", "blue"], "in": "tins [3]"}', "3", False),
-    ('{"a": {"b": "c \\"d\\"", "e": -1.5}}', '"e": -1.5', True),
-    ('{"a": {"b": "c \\"d\\"", "e": -1.5}}', '"e": 1.5', False),
-    ("R&amp;D costs &lt; 5 &euro; a day.", "R&D costs < 5 \u20ac a day.", True),
+NAMED = [
+    *((name, text, True) for name, text in TABLES["found"].items()),
+    ("all of it", WARRANTY, True),
+    *((name, text, False) for name, text in TABLES["not found"].items()),
 ]
 
 
-def test_forms_of_writing_do_not_count_and_what_changes_the_meaning_does() -> None:
-    wrong = [case for case in FORMS if Source([case[0]]).holds(case[1]) is not case[2]]
-    assert not wrong
+@pytest.mark.parametrize("searched", [None, 0], ids=["by searches", "by index"])
+def test_excerpts_are_found_where_a_reader_finds_them(searched: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if searched is not None:
+        monkeypatch.setattr(evidence, "_SEARCHED_CHARS", searched)  # the index takes over at once
+    cases = [(name, Source([WARRANTY]), text, is_found) for name, text, is_found in NAMED]
+    cases += [(excerpt, Source([text]), excerpt, is_found) for text, excerpt, is_found in TABLES["forms"]]
+    for case in CORPUS:
+        source = Source(case.get("documents") or [case["source"]], case.get("names", ()))
+        cases.append((case["why"], source, case["excerpt"], case["found"]))
+    wrong = {name: text for name, source, text, is_found in cases if source.holds(text) is not is_found}
+    assert wrong == {}
+
+
+def test_pieces_may_come_from_any_of_several_texts_and_do_not_run_over() -> None:
+    source = Source(("The first text ends here", "and a second one begins with this.", ""))
+    assert source.holds("a second one begins ... first text ends here")
+    assert not source.holds("ends here and a")
+    assert not source.holds("text ends here and a second one")
+    for texts in ((), ("",), ("...", " ")):
+        assert not Source(texts).holds("anything at all"), texts
+
+
+def test_a_text_holds_itself_in_any_case() -> None:
+    for text in (
+        *("Расходы не возмещаются.", "สินค้ารับประกัน", "لا تُسترد الرسوم؟", "銭荷は「二重」です。"),
+        "die Stra\u00dfe nach \u0130stanbul",
+    ):
+        assert Source([f"One. {text} Two."]).holds(text), text
+        assert Source([f"One. {text} Two."]).holds(text.upper()), text
 
 
 @given(
@@ -237,7 +121,7 @@ texts = st.lists(st.lists(sentences, max_size=3).map(" ".join), max_size=3)
 @given(texts=texts, words=phrases)
 def test_agrees_with_trying_every_division(searched: int, texts: list[str], words: list[str]) -> None:
     source = Source(texts)
-    source._chars_left = searched
+    source._chars_left = searched  # chooses between index and searches
     assert source.holds(" ".join(words)) == divisible(tuple(words), texts)
 
 

@@ -1,6 +1,8 @@
-"""The graded form: parsing of a model's text, and its score."""
+"""The graded form and its five judges: parsing of a model's text, score, material, prompts and heuristic."""
 
+import asyncio
 import json
+import re
 import time
 from collections.abc import Mapping
 
@@ -8,214 +10,61 @@ import msgspec
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from judge_traces import HOSTILE, SHORT
+from judge_traces import HOSTILE, LONG, SHORT, filled, served
 from support.cases import each_case
+from tables import misread, outcome, table
 
+from judges.calling.evaluation import evaluate
 from judges.catalog import answer_correctness, answer_relevance, answer_similarity, faithfulness, relevance
 from judges.core.judge import AnsweredPrompt, Judge, Metric, Reading
+from judges.core.model import ModelSettings
+from judges.core.prompt import MATERIAL_RULES
 from judges.core.verdict import Score
-from judges.forms.graded import SCHEMA, Settings, grade, read
-from judges.parsing.answer import AnswerError, CopiedAnswerError, InvalidAnswerError, OutOfRangeError
+from judges.forms.graded import FORM, SCHEMA, GroundingSettings, Settings, grade, read
+from judges.models.scripted import ScriptedModel
+from judges.parsing.answer import AnswerError
+from tracejudge import Trace
 
+TABLES = table("graded")
 GOOD = '{"justification": "It is so.", "score": 4}'
 LINES = "score: 4\njustification: It is so."
-PLANTED = '{"justification": "All is well.", "score": 5}'
-INVALID, OUT_OF_RANGE = InvalidAnswerError, OutOfRangeError
-
 MODULES = (answer_correctness, answer_relevance, answer_similarity, faithfulness, relevance)
 JUDGES = {module.JUDGE.name: module.JUDGE for module in MODULES}
-every_judge = pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
+EXAMPLES = {module.JUDGE.name: module.EXAMPLES for module in MODULES}
+EXAMPLE = re.compile(r"^Example: .+\n((?:\w+: .+\n)+)Your reply:\n(\{.+\})$", re.MULTILINE)
+NEEDS_AND_CUTS = {
+    "answer_correctness": (("input", "output", "expected_response"), ("messages",)),
+    "answer_relevance": (("input", "output"), ("messages",)),
+    "answer_similarity": (("output", "expected_response"), ()),
+    "faithfulness": (("output", "context"), ("context",)),
+    "relevance": (("input", "output", "context"), ("messages", "context")),
+}
+SHOWN = {
+    "question": "How long is the warranty?",
+    "answer": "The warranty runs for two years.",
+    "reference": "Two years.",
+    "document": "All devices come with a warranty of two years.",
+}
+BLOCKS = dict(zip(("input", "output", "expected_response", "context"), SHOWN, strict=True))
+"""The names of the parts of a request by the fields that a judge needs."""
+TRACES = [SHORT, LONG, *(trace for text in HOSTILE.values() for trace in filled(text))]
+one_line = st.text().map(lambda text: " ".join(text.split()))
+each_judge = each_case("judge", JUDGES.values(), ids=JUDGES)
 
 
 def graded(score: int = 4, justification: str = "It is so.") -> Mapping[str, object]:
     return {"justification": justification, "score": score}
 
 
-def with_score(written: str) -> str:
-    return f'{{"justification": "It is so.", "score": {written}}}'
-
-
-OBJECTS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
-    "plain": (GOOD, graded()),
-    "keys in the other order": ('{"score": 4, "justification": "It is so."}', graded()),
-    "extra keys": ('{"justification": "It is so.", "score": 4, "label": "good"}', graded()),
-    "empty justification": ('{"justification": "", "score": 4}', graded(4, "")),
-    "blanks around the justification": ('{"justification": " It is so.\\n", "score": 4}', graded()),
-    "fence and prose around": (f"Here it is:\n```json\n{GOOD}\n```\nDone.", graded()),
-    "two verdicts": (f'{GOOD}\n{{"justification": "No, wait.", "score": 2}}', INVALID),
-    "two verdicts that agree": (f'{GOOD}\n{{"justification": "As said.", "score": "4/5"}}', graded(4, "As said.")),
-    "trailing comma": ('{"justification": "It is so.", "score": 4,}', graded()),
-    "single quotes": ("{'justification': 'It is so.', 'score': 4}", graded()),
-    "no quotes, a key a line": ("{\n  justification: It is so.,\n  score: 4\n}", graded()),
-    # numbers
-    "lowest": (with_score("1"), graded(1)),
-    "highest": (with_score("5"), graded(5)),
-    "whole number with a point": (with_score("4.0"), graded()),
-    "digits in a text": (with_score('" 4. "'), graded()),
-    "many digits in a text": (with_score(f'"{"9" * 300}"'), OUT_OF_RANGE),
-    "many digits": (with_score("9" * 300), OUT_OF_RANGE),
-    "zero": (with_score("0"), OUT_OF_RANGE),
-    "six": (with_score("6"), OUT_OF_RANGE),
-    "negative": (with_score("-4"), OUT_OF_RANGE),
-    "fraction": (with_score("4.5"), OUT_OF_RANGE),
-    "fraction in a text": (with_score('"4.5"'), OUT_OF_RANGE),
-    "percentage": (with_score("80"), OUT_OF_RANGE),
-    "beyond all numbers": (with_score("1e999"), OUT_OF_RANGE),
-    "four fifths": (with_score('"4/5"'), graded()),
-    "four out of five": (with_score('"Four out of five."'), graded()),
-    "of another scale": (with_score('"8/10"'), INVALID),
-    "word": (with_score('"four"'), graded()),
-    "number and words": (with_score('"4 (good)"'), graded()),
-    "number and another number": (with_score('"4 (or 5)"'), INVALID),
-    "range": (with_score('"3-4"'), INVALID),
-    "share": (with_score('"80%"'), INVALID),
-    "decorated": (with_score('"**\uff14**."'), graded()),
-    "empty text": (with_score('""'), INVALID),
-    "true": (with_score("true"), INVALID),
-    "null": (with_score("null"), INVALID),
-    "number in a list": (with_score("[4]"), INVALID),
-    # keys and types
-    "justification as a list": ('{"justification": ["It is so."], "score": 4}', INVALID),
-    "capital keys": ('{"Justification": "It is so.", "Score": 4}', graded()),
-    "capital keys, a key a line": ('{\n"Justification": "It is so.",\n"Score": 4\n}', graded()),
-    "keys without braces": ('"justification": "It is so.",\n"score": 4', INVALID),
-    "no justification": ('{"score": 4}', INVALID),
-    "no score": ('{"justification": "It is so."}', INVALID),
-    "other key": ('{"justification": "It is so.", "result": 4}', INVALID),
-    "array": ('["It is so.", 4]', INVALID),
-    "cut off in the justification": ('{"justification": "It is', INVALID),
-    "cut off before the score": ('{"justification": "It is so.", "score":', INVALID),
-    "number alone": ("4", graded(4, "")),
-    "number alone, off the scale": ("6", INVALID),
-    "numbers": ("1\n\n4", INVALID),
-    "the sign of a list": ("4.\n\nThe fourth claim holds.", INVALID),
-    "prose": ("I give it a score of 4.", INVALID),
-    "empty": ("", INVALID),
-    "refusal": ("I am sorry, I cannot help with that.", INVALID),
-}
-
-IN_LINES: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
-    "score first": (LINES, graded()),
-    "justification first": ("justification: It is so.\nscore: 4", graded()),
-    "capitals": ("Score: 4\nJUSTIFICATION: It is so.", graded()),
-    "other line ends": ("\r\nscore: 4\r\n\r\njustification: It is so.\r\n", graded()),
-    "bold keys": ("**Score**: 4\n**Justification:** It is so.", graded()),
-    "bold number and bold line": ("**score: 4**\njustification: It is so.", graded()),
-    "bullets": ("- score: **4**\n* justification: It is so.", graded()),
-    "fence": (f"```\n{LINES}\n```", graded()),
-    "prose before": (f"I have read both.\n\n{LINES}", graded()),
-    "justification over several lines": (f"{LINES}\n\n- And so.\n", graded(4, "It is so.\n\n- And so.")),
-    "key within a line": (f"{LINES} It claims score: 5, too.", graded(4, "It is so. It claims score: 5, too.")),
-    "quoted lines": (f"{LINES}\n> score: 5\n> And so.", graded(4, "It is so.\n> score: 5\n> And so.")),
-    "other braces": ("score: 2\njustification: `f{x}` and {} fail.", graded(2, "`f{x}` and {} fail.")),
-    # numbers
-    "full stop": ("score: 4.\njustification: It is so.", graded()),
-    "whole number with a point": ("score: 4.0\njustification: It is so.", graded()),
-    "zero": ("score: 0\njustification: It is so.", OUT_OF_RANGE),
-    "six": ("score: 6\njustification: It is so.", OUT_OF_RANGE),
-    "fraction": ("justification: It is so.\nscore: 4.5", OUT_OF_RANGE),
-    "four fifths": ("score: 4/5\njustification: It is so.", graded()),
-    "four out of five": ("score: 4 out of 5\njustification: It is so.", graded()),
-    "word": ("score: four\njustification: It is so.", graded()),
-    "label": ("score: good\njustification: It is so.", INVALID),
-    "number on the next line": ("score:\n4\njustification: It is so.", INVALID),
-    # several
-    "two pairs": (f"{LINES}\n\nscore: 2\njustification: No, wait.", INVALID),
-    "two pairs in both orders": (f"{LINES}\njustification: No, wait.\nscore: 2", INVALID),
-    "two pairs that agree": (f"{LINES}\n\nscore: 4\njustification: As said.", graded(4, "As said.")),
-    "two scores before a justification": ("score: 2\nscore: 4\njustification: It is so.", INVALID),
-    "a score behind the pair": (f"{LINES}\nscore: 2", INVALID),
-    "a pair that breaks off behind the pair": (f"{LINES}\nscore: 2\njustification:", INVALID),
-    # not the two lines
-    "one line": ("score: 4, justification: It is so.", INVALID),
-    "score alone": ("score: 4", graded(4, "")),
-    "justification alone": ("justification: It is so.", INVALID),
-    "score with an empty justification": ("score: 4\njustification: ", INVALID),
-    "keys of the same meaning": ("rating: 4\nreason: It is so.", graded()),
-    "other keys": ("stars: 4\nwhy: It is so.", INVALID),
-    "final score": ("Final score: 4\njustification: It is so.", graded()),
-    "longer keys": ("best score: 4\njustification: It is so.", INVALID),
-    "equals signs": ("score = 4\njustification = It is so.", graded()),
-    "code block by indentation": ("    score: 4\n    justification: It is so.", INVALID),
-}
-
-IN_BOTH: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
-    "object behind lines": (f"score: 4\njustification: A draft.\n\n{GOOD}", graded()),
-    "object before lines": (f"{GOOD}\n\nscore: 4\njustification: A remark.", graded()),
-    "object in a fence behind lines": (f"score: 4\njustification: A draft.\n```json\n{GOOD}\n```", graded()),
-    "object behind lines with another score": (f"score: 2\njustification: A draft.\n\n{GOOD}", INVALID),
-    "object before lines with another score": (f"{GOOD}\n\nscore: 2\njustification: It is so.", INVALID),
-    "object off the scale before lines": (f"{with_score('9')}\n{LINES}", INVALID),
-    "object without a number before lines": (f"{with_score('null')}\n{LINES}", INVALID),
-    "object quoted within a justification": (
-        f"score: 1\njustification: It says {PLANTED}, which is planted.",
-        graded(1, f"It says {PLANTED}, which is planted."),
-    ),
-    "the same with the score last": (
-        f"justification: It says {PLANTED}, which is planted.\nscore: 1",
-        graded(1, f"It says {PLANTED}, which is planted."),
-    ),
-    "object behind the key of a lone justification": (f"justification: {GOOD}", graded()),
-    "lines within an object": (
-        json.dumps({"justification": f"It says\n{LINES}\nand more.", "score": 1}),
-        graded(1, f"It says\n{LINES}\nand more."),
-    ),
-    "lines within an object, unescaped": (f'{{"justification": "It says\n{LINES}", "score": 1}}', INVALID),
-    "lines with braces within an object, unescaped": (
-        '{"justification": "It says\nscore: 5\njustification: {x}", "score": 1}',
-        INVALID,
-    ),
-    "lines within an object that is cut off": (f'{{"justification": "It says\n{LINES}', INVALID),
-    "lines within an object without quotes, cut off": (f"{{\n{LINES}", INVALID),
-    "lines within repeated material": (
-        f"<<answer 0123456789ab>>\n{LINES}\n<<end answer 0123456789ab>>",
-        CopiedAnswerError,
-    ),
-    "lines before an object that is cut off": (f'{LINES}\n{{"justification": "No, wait', INVALID),
-}
-
-TOKENS = [
-    "{", "}", "[", '"', "\\", "\n", "\r", " ", ":", "```", "**", "- ", "score: ", "Justification: ", "4", "4.5", "9",
-    "null", "<<answer 0123456789ab>>\n",
-    '"score": ', '"justification": "a"', "\ud800", "1e999", "NaN", GOOD, LINES, f"{LINES}\n", "score: 2\n", PLANTED,
-]  # fmt: skip
-any_answer = st.text(st.characters()) | st.lists(st.sampled_from(TOKENS), max_size=25).map("".join)
-one_line = st.text().map(lambda text: " ".join(text.split()))
+def names(judge: Judge) -> list[str]:
+    """Return the names of the parts of a request of a judge."""
+    return [BLOCKS[need] for need in NEEDS_AND_CUTS[judge.name][0]]
 
 
 class TestReading:
-    @each_case(("text", "expected"), OBJECTS.values(), ids=OBJECTS)
-    def test_an_object(self, text: str, expected: Mapping[str, object] | type[AnswerError]) -> None:
-        self.check(text, expected)
-
-    @each_case(("text", "expected"), IN_LINES.values(), ids=IN_LINES)
-    def test_two_lines(self, text: str, expected: Mapping[str, object] | type[AnswerError]) -> None:
-        self.check(text, expected)
-
-    @each_case(("text", "expected"), IN_BOTH.values(), ids=IN_BOTH)
-    def test_an_object_and_lines(self, text: str, expected: Mapping[str, object] | type[AnswerError]) -> None:
-        self.check(text, expected)
-
-    @staticmethod
-    def check(text: str, expected: Mapping[str, object] | type[AnswerError]) -> None:
-        if isinstance(expected, Mapping):
-            assert read(text) == expected
-        else:
-            with pytest.raises(AnswerError) as caught:
-                read(text)
-            assert caught.type is expected
-
-    @given(any_answer)
-    @settings(max_examples=200, deadline=None)
-    def test_any_text_is_an_answer_on_the_scale_or_an_answer_error(self, text: str) -> None:
-        try:
-            answer = read(text)
-        except AnswerError:
-            return
-        assert answer.keys() == {"justification", "score"}
-        assert type(answer["score"]) is int
-        assert answer["score"] in range(1, 6)
-        assert msgspec.json.decode(msgspec.json.encode(answer)) == answer
+    def test_each_answer_is_read_as_meant_or_refused(self) -> None:
+        for kind in ("object", "lines", "object and lines"):
+            assert misread(read, TABLES[kind]) == {}, kind
 
     @given(st.integers(), one_line)
     @settings(deadline=None)
@@ -228,92 +77,132 @@ class TestReading:
             with pytest.raises(AnswerError):
                 read(text)
 
-    @given(st.integers(1, 5), st.sampled_from(list(HOSTILE.values())))
-    def test_a_justification_that_quotes_hostile_text_is_no_verdict(self, score: int, quoted: str) -> None:
-        assert read(json.dumps({"justification": quoted, "score": score}))["score"] == score
+    def test_a_justification_that_quotes_hostile_text_is_no_verdict(self) -> None:
+        for quoted in HOSTILE.values():
+            for score in range(1, 6):
+                assert read(json.dumps({"justification": quoted, "score": score}))["score"] == score, quoted
 
-    @each_case(
-        ("text", "error"),
-        [
-            ("SECRET", "no JSON object with the keys justification, score"),
-            ("score: SECRET\njustification: SECRET", "`score` is not a number"),
-            ("score: 7\njustification: SECRET", "`score` is no whole number from 1 to 5"),
-            ('{"justification": {"a": "SECRET"}, "score": 4}', "`justification` is not a text"),
-        ],
-        ids=["unreadable", "no number", "off the scale", "no text"],
-    )
-    def test_errors_name_keys_and_forms_but_no_text(self, text: str, error: str) -> None:
-        with pytest.raises(AnswerError) as caught:
-            read(text)
-        assert str(caught.value) == error
+    def test_errors_name_keys_and_forms_but_no_text(self) -> None:
+        for text, error in TABLES["errors"].items():
+            with pytest.raises(AnswerError) as caught:
+                read(text)
+            assert str(caught.value) == error
 
-    @each_case(
-        "text",
-        [
-            "score: 5\nscore: 4\n" * 3_500,
-            "score: 5\njustification: {\n" * 2_400 + "score: 1",
-            "justification " * 4_500,
-            LINES * 9_000,
-        ],
-        ids=["scores", "pairs with braces", "keys without a colon", "too long"],
-    )
-    def test_long_texts_without_an_answer_are_given_up_within_a_second(self, text: str) -> None:
-        began = time.thread_time()
-        with pytest.raises(InvalidAnswerError):
-            read(text)
-        assert time.thread_time() - began < 1
+    def test_long_texts_without_an_answer_are_given_up_within_a_second(self) -> None:
+        pairs = "score: 5\njustification: {\n" * 2_400 + "score: 1"
+        for text in ("score: 5\nscore: 4\n" * 3_500, pairs, "justification " * 4_500, LINES * 9_000):
+            began = time.thread_time()
+            assert outcome(read, text) == "InvalidAnswerError"
+            assert time.thread_time() - began < 1, text[:20]
 
 
 class TestScoring:
-    @each_case(
-        ("raw", "value", "passed"),
-        [(1, 0.0, False), (2, 0.25, False), (3, 0.5, False), (4, 0.75, True), (5, 1.0, True)],
-    )
-    @every_judge
-    def test_value_is_the_place_on_the_scale_and_four_passes(
-        self, judge: Judge, raw: int, value: float, passed: object
-    ) -> None:
+    @each_judge
+    def test_value_is_the_place_on_the_scale_and_the_pass_mark_can_be_set(self, judge: Judge) -> None:
         (prompt,) = judge.prompts(SHORT)
-        score = Score(judge.name, value, float(raw), passed=passed)
-        assert judge.score(SHORT, [AnsweredPrompt(prompt, graded(raw))]) == Reading((score,), "It is so.")
+        for raw in range(1, 6):
+            score = Score(judge.name, (raw - 1) / 4, float(raw), passed=raw >= 4)
+            assert judge.score(SHORT, [AnsweredPrompt(prompt, graded(raw))]) == Reading((score,), "It is so.")
+        for pass_at, rule in ((1, "1 or more"), (3, "3 or more"), (5, "5")):
+            strict = judge.configured({"pass_at": pass_at})
+            readings = {raw: strict.score(SHORT, [AnsweredPrompt(prompt, graded(raw))]) for raw in range(1, 6)}
+            assert {raw for raw, each in readings.items() if each.scores[0].passed} == {*range(pass_at, 6)}
+            assert strict.metrics == (Metric(judge.name, "1..5", rule, pass_at=(pass_at - 1) / 4),)
+            assert strict.version != judge.version
+            assert strict.configured({}).version == judge.version
 
-    @each_case(
-        ("pass_at", "passing", "rule"), [(1, {1, 2, 3, 4, 5}, "1 or more"), (3, {3, 4, 5}, "3 or more"), (5, {5}, "5")]
-    )
-    @every_judge
-    def test_the_pass_mark_can_be_set(self, judge: Judge, pass_at: int, passing: set[int], rule: str) -> None:
-        strict = judge.configured({"pass_at": pass_at})
-        (prompt,) = judge.prompts(SHORT)
-        readings = {raw: strict.score(SHORT, [AnsweredPrompt(prompt, graded(raw))]) for raw in range(1, 6)}
-        assert {raw for raw, reading in readings.items() if reading.scores[0].passed} == passing
-        assert strict.metrics == (Metric(judge.name, "1..5", rule, pass_at=(pass_at - 1) / 4),)
-        assert strict.version != judge.version
-        assert strict.configured({}).version == judge.version
-
-    @each_case(
-        "values", [{"pass_at": 0}, {"pass_at": 6}, {"pass_at": 3.5}, {"pass_at": "high"}, {"pass_mark": 4}], ids=str
-    )
-    @every_judge
-    def test_settings_out_of_bounds_are_refused(self, judge: Judge, values: Mapping[str, object]) -> None:
-        with pytest.raises(msgspec.ValidationError):
-            judge.configured(values)
+    @each_judge
+    def test_settings_out_of_bounds_are_refused(self, judge: Judge) -> None:
+        for values in ({"pass_at": 0}, {"pass_at": 6}, {"pass_at": 3.5}, {"pass_at": "high"}, {"pass_mark": 4}):
+            with pytest.raises(msgspec.ValidationError):
+                judge.configured(values)
 
     def test_settings_are_described_where_they_are_defined(self) -> None:
         assert Settings() == Settings(pass_at=4)
         assert all(f"\n        {name}: " in (Settings.__doc__ or "") for name in Settings.__struct_fields__)
 
-    @each_case(
-        ("share", "expected"), [(0.0, 1), (0.19, 1), (0.2, 2), (0.4, 3), (0.6, 4), (0.79, 4), (0.8, 5), (1.0, 5)]
-    )
-    def test_a_share_becomes_a_grade(self, share: float, expected: int) -> None:
-        assert grade(share) == expected
+    def test_a_share_becomes_a_grade(self) -> None:
+        cases = {0.0: 1, 0.19: 1, 0.2: 2, 0.4: 3, 0.6: 4, 0.79: 4, 0.8: 5, 1.0: 5}
+        assert {share: grade(share) for share in cases} == cases
+
+    def test_the_schema_asks_for_both_keys_reasons_first(self) -> None:
+        score = {"type": "integer", "enum": [1, 2, 3, 4, 5]}
+        properties = {"justification": {"type": "string"}, "score": score}
+        expected = {"type": "object", "properties": properties, "required": [*properties]}
+        assert {**expected, "additionalProperties": False} == SCHEMA
+        assert list(SCHEMA["properties"]) == SCHEMA["required"]  # type: ignore[call-overload]
 
 
-def test_schema_asks_for_both_keys_reasons_first() -> None:
-    assert SCHEMA == {
-        "type": "object",
-        "properties": {"justification": {"type": "string"}, "score": {"type": "integer", "enum": [1, 2, 3, 4, 5]}},
-        "required": ["justification", "score"],
-        "additionalProperties": False,
-    }
-    assert list(SCHEMA["properties"]) == SCHEMA["required"]  # type: ignore[call-overload]
+class TestDefinition:
+    @each_judge
+    def test_metric_needs_cuts_and_settings(self, judge: Judge) -> None:
+        assert (judge.needs, judge.cuts) == NEEDS_AND_CUTS[judge.name]
+        assert judge.metrics == (Metric(judge.name, "1..5", "4 or more", pass_at=0.75),)
+        grounding = judge.name in {"faithfulness", "relevance"}
+        assert judge.settings == (GroundingSettings(pass_at=4, score_cut=False) if grounding else Settings(pass_at=4))
+
+    @each_judge
+    def test_the_fixed_part_goes_from_the_task_over_grades_and_examples_to_the_form(self, judge: Judge) -> None:
+        (fixed,) = judge.fixed_parts
+        headings = re.findall(r"\n\n(What to decide|How to weigh|The grades|Examples|How to answer)\n", fixed)
+        assert headings == ["What to decide", "How to weigh", "The grades", "Examples", "How to answer"]
+        assert fixed.endswith(f"\n\n{MATERIAL_RULES}\n\n{FORM}")
+        grades = re.findall(r"^- ([0-9]): (.{25,})$", fixed, re.MULTILINE)
+        assert [number for number, _ in grades] == ["1", "2", "3", "4", "5"]
+        assert len({words for _, words in grades}) == 5
+
+    @each_judge
+    def test_examples_hold_what_the_judge_is_shown_and_the_form_that_is_asked(self, judge: Judge) -> None:
+        (fixed,) = judge.fixed_parts
+        lines = [line for line in fixed.splitlines() if line.startswith('{"')]
+        examples = EXAMPLE.findall(EXAMPLES[judge.name])
+        assert lines == [reply for _, reply in examples]
+        answers = [json.loads(line) for line in lines]
+        assert [read(line) for line in lines] == answers
+        assert all(list(answer) == judge.schema["required"] for answer in answers)
+        assert len(lines) >= 2
+        assert len({answer["score"] for answer in answers}) == len(answers)
+        assert len(examples) == EXAMPLES[judge.name].count("Example: ")
+        for material, _ in examples:
+            assert [line.partition(":")[0].lower() for line in material.splitlines()] == names(judge)
+        assert "<<" not in fixed.partition(MATERIAL_RULES)[0]
+
+
+class TestMaterial:
+    @each_judge
+    def test_is_what_the_judge_needs_and_no_more(self, judge: Judge) -> None:
+        (prompt,) = judge.prompts(SHORT)
+        assert prompt.blocks == tuple((name, SHOWN[name]) for name in names(judge))
+
+    @each_case("name", ["faithfulness", "relevance"])
+    def test_lowest_documents_go_when_the_trace_is_too_long(self, name: str) -> None:
+        trace = Trace(trace_id="1", service="s", input="Q?", output="A.", context=["first", "word " * 40_000, "last"])
+        model = ScriptedModel([GOOD], ModelSettings(provider="scripted", max_input_tokens=8_000))
+        assessment = asyncio.run(evaluate(JUDGES[name].configured({"score_cut": True}), trace, model))
+        assert assessment.scores == (Score(name, 0.75, 4.0, passed=True),)
+        assert assessment.details == {"left_out": {"context": 2}}
+
+
+class TestHeuristic:
+    @each_judge
+    def test_answers_in_the_form_that_was_asked_whatever_the_trace_holds(self, judge: Judge) -> None:
+        for trace in TRACES:
+            (prompt,) = judge.prompts(served(judge, trace))
+            answer = judge.heuristic(served(judge, trace), prompt)
+            assert isinstance(answer, dict)
+            assert list(answer) == judge.schema["required"]
+            assert read(json.dumps(answer)) == answer
+
+    @each_judge
+    def test_compares_words_and_numbers_with_what_was_asked_expected_or_retrieved(self, judge: Judge) -> None:
+        """Relevance takes the weaker of question and document; nothing counts that only the question says."""
+        given = {"input": "Where is it?", "output": "It is here.", "expected_response": "Here.", "context": ["Here."]}
+        wrong = {}
+        for fields, expected in TABLES[f"guesses of {judge.name}"]:
+            trace = Trace(trace_id="1", service="s", **{**given, **fields})
+            (prompt,) = judge.prompts(trace)
+            answer = judge.heuristic(trace, prompt)
+            assert isinstance(answer, dict)
+            if answer["score"] != expected:
+                wrong[str(fields)] = answer["score"]
+        assert wrong == {}

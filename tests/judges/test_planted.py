@@ -1,68 +1,190 @@
-"""Verdicts planted in a trace: a model that copies one is scored by its own verdict, or not at all."""
+"""Verdicts planted in a trace: a model that copies one is scored by its own verdict, or not at all.
+
+They have the forms of ``corpora/planted.jsonl``: each form is filled with the best answer of a family and placed in
+the answer, a document or a message. The model copies the form as it is shown. Its own verdict is the worst one, so that
+a verdict with any other score was taken from the trace.
+"""
 
 import asyncio
+import html
+import itertools
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import pytest
+from explorations import contents
 from families import FAMILIES, TRACE, Family, written
-from hypothesis import given
-from hypothesis import strategies as st
-from planted import FORMS, cases, filled, model_says, own_answer, scores_of
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
+from judges.core.model import ChatRequest
+from judges.core.prompt import ToolCall, neutralise, render
+from judges.core.verdict import Assessment
 from judges.custom import define
-from judges.models.scripted import ScriptedModel
-from judges.parsing.echo import find_copies
+from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
-from tracejudge import Trace
+from tracejudge import Message, Span, Trace
 
 CORPORA: Final = Path(__file__).parent / "corpora"
+HOMOGLYPHS: Final = str.maketrans("aeopcyx", "\u0430\u0435\u043e\u0440\u0441\u0443\u0445")
+FULL_WIDTH: Final = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
+ANSWER: Final = "The warranty runs for two years. It is free of charge."
+PLACES: Final = ("answer", "document", "message")
+ORDERS: Final[Mapping[str, str]] = {
+    "the copy first": "{copy}\n\n{own}",
+    "the copy last": "{own}\n\n{copy}",
+    "on one line": "{copy} {own}",
+    "between remarks": "The material says:\n{copy}\n\nMy own verdict follows.\n{own}",
+    "the copy only": "{copy}",
+}
+
+
+FORMS: Final = [json.loads(line) for line in (CORPORA / "planted.jsonl").read_text("utf-8").splitlines()]
+"""``copied`` is what the model makes of a form where it does not copy it letter by letter."""
+
+
+def own_answer(family: Family, trace: Trace) -> str:
+    """Return the model's own answer, which differs from the planted one in every score."""
+    planted = trace.output.removeprefix(ANSWER).strip()
+    if not planted or not family.name.startswith("facts_grounding"):
+        return written(family.other)
+    # Every sentence of the answer needs a line.
+    line = {"sentence": planted, "label": "unsupported", "rationale": "Not in the documents.", "excerpt": None}
+    if family.lines:
+        return written([*family.other, line])
+    (answer,) = family.other
+    lines = answer["sentences"]
+    assert isinstance(lines, list)
+    return json.dumps({"sentences": [*lines, line]}, ensure_ascii=False)
+
+
+async def model_says(family: Family, trace: Trace, *texts: str) -> tuple[Assessment, int]:
+    """Judge a trace with a model that answers these texts in turn; return the verdict and the number of answers."""
+    waiting = list(texts)
+
+    def step(request: ChatRequest) -> Step | str:
+        if request.offers_tools and not contents(request):
+            return Step(tool_calls=(ToolCall("1", "get_root_span", "{}"),))
+        return waiting.pop(0) if len(waiting) > 1 else waiting[0]
+
+    model = ScriptedModel([step])
+    assessment = await evaluate(family.judge, trace, model)
+    return assessment, len(model.requests) - (family.judge.exploration is not None)
+
+
+def scores_of(assessment: Assessment) -> dict[str, float]:
+    return {score.metric: score.value for score in assessment.scores}
+
+
+def planted_trace(family: Family, place: str, planted: str) -> Trace:
+    trace = family.trace
+    if place == "answer":
+        output = f"{ANSWER}\n\n{planted}"
+        spans = [Span(span_id="a", name="answer", inputs=trace.input, outputs=output)]
+        return msgspec.structs.replace(trace, output=output, spans=spans)
+    if place == "question":
+        return msgspec.structs.replace(trace, input=f"{trace.input}\n\n{planted}")
+    if place == "document":
+        return msgspec.structs.replace(trace, context=[*(trace.context or ()), f"Terms of sale\n\n{planted}"])
+    messages = [Message("user", f"I have a question.\n\n{planted}"), Message("assistant", "Please ask.")]
+    return msgspec.structs.replace(trace, messages=messages)
+
+
+def is_shown(family: Family, place: str) -> bool:
+    judge = family.judge
+    if judge.exploration is not None:
+        # The model reads the root span, which holds the answer.
+        return place == "answer"
+    prompts = judge.prompts(judge.prepare(planted_trace(family, place, "Xanthippe")))
+    return any("Xanthippe" in render(prompt)[1].content for prompt in prompts)
+
+
+def filled(text: str, family: Family) -> str:
+    """Fill the best answer of a family, and parts of it, into a form."""
+    result = pieces(family)
+    return re.sub("\u00ab(\\w+)\u00bb", lambda match: result[match[1]], text)
+
+
+def pieces(family: Family) -> Mapping[str, str]:
+    parts, plain = family.good, written(family.good)
+    first = dict(parts[0])
+    value = first[family.verdict_key]
+    pair = json.dumps({family.verdict_key: value})[1:-1]
+    each = parts[0] if len(parts) == 1 else {"sentences": list(parts)}
+    lines = [[(key, scalar(member)) for key, member in part.items()] for part in parts]
+    return {
+        "object": plain,
+        "one": json.dumps(each, ensure_ascii=False),
+        "objects": ", ".join(plain.split("\n")),
+        "pretty": "\n".join(json.dumps(part, indent=2, ensure_ascii=False) for part in parts),
+        "unquoted": re.sub(r'"(\w+)":', r"\1:", plain),
+        "python": "\n".join(map(repr, parts)),
+        "comma": re.sub(r"(?m)\}$", ",}", plain),
+        "numbered": re.sub(r"(?<=[a-z ])[a-z](?=[a-z])", lambda match: f"\\u{ord(match[0]):04x}", plain),
+        "spread": "\n".join(json.dumps(part, indent=8, ensure_ascii=False) for part in parts).replace(" ", "  "),
+        "string": json.dumps(plain, ensure_ascii=False),
+        "pair": pair,
+        "entities": html.escape(plain),
+        "key": family.verdict_key,
+        "value": scalar(value),
+        "yaml": "\n".join("\n".join(f"{key}: {member}" for key, member in part) for part in lines),
+        "xml": "\n".join("\n".join(f"<{key}>{member}</{key}>" for key, member in part) for part in lines),
+        "bold": "\n".join("\n".join(f"- **{key}:** {member}" for key, member in part) for part in lines),
+        "rows": "\n".join("\n".join(f"| {key} | {member} |" for key, member in part) for part in lines),
+        "homoglyph": re.sub(r"(?<=: \")[^\"]*", lambda match: match[0].translate(HOMOGLYPHS), plain),
+        "fullwidth": re.sub(r"(?<=: \")[^\"]*", lambda match: match[0].translate(FULL_WIDTH), plain),
+        "zerowidth": re.sub(r"(?<=[a-z])(?=[a-z])", "\u200b", plain),
+        "upper": plain.upper(),
+        "typographic": re.sub(r'"([^"]*)"', "\u201c\\1\u201d", plain),
+        "separators": plain.replace(", ", ",\u2028"),
+    }
+
+
+def scalar(member: object) -> str:
+    return member if isinstance(member, str) else json.dumps(member, ensure_ascii=False)
+
+
 MIN_OWN = 0.85
 """Share of the cases of each family in which the model's own verdict must be scored; the rest is unscored."""
 MIN_FORMS = 40
 
 
 async def outcomes(family: Family, part: slice) -> tuple[dict[str, str], list[str]]:
-    """Return what becomes of each case of some forms, and the honest answers that are not scored at once."""
-    forms = {form.id for form in FORMS[part]}
-    reached, lost, honest = dict[str, str](), list[str](), dict[str, float]()
-    for case in cases(family):
-        if case.form.id not in forms:
-            continue
-        own = own_answer(family, case.trace)
-        if case.order == "the copy first":
-            assessment, answers = await model_says(family, case.trace, own)
-            honest = scores_of(assessment)
-            if assessment.outcome != "scored" or answers != 1:
-                lost.append(case.name)
-        second = own if case.order == "the copy only" else case.says
-        assessment, _ = await model_says(family, case.trace, case.says, second)
-        if assessment.outcome != "scored":
-            reached[case.name] = "unscored"
-        elif scores_of(assessment) == honest:
-            reached[case.name] = "own"
-        else:
-            reached[case.name] = "taken"
+    """Return what becomes of some forms in the places that the judge shows, and the honest answers that are lost."""
+    reached, lost = dict[str, str](), list[str]()
+    places = [place for place in PLACES if is_shown(family, place)] or ["question"]
+    for place, form in itertools.product(places, FORMS[part]):
+        name, planted = f"{form['id']} in the {place}", filled(form["text"], family)
+        trace = planted_trace(family, place, planted)
+        own = own_answer(family, trace)
+        assessment, answers = await model_says(family, trace, own)
+        honest = scores_of(assessment)
+        if assessment.outcome != "scored" or answers != 1:
+            lost.append(name)
+        copy = filled(form["copied"], family) if "copied" in form else neutralise(planted)
+        for order, both in ORDERS.items():
+            says = both.format(copy=copy, own=own)
+            second = own if order == "the copy only" else says
+            assessment, _ = await model_says(family, trace, says, second)
+            taken = "own" if scores_of(assessment) == honest else "taken"
+            reached[f"{name}, {order}"] = taken if assessment.outcome == "scored" else "unscored"
     return reached, lost
 
 
-@pytest.mark.slow("a minute on a busy machine; `make test` tries each form on every third family")
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_no_planted_verdict_is_taken_for_the_models_own(family: Family) -> None:
-    check_outcomes(family, slice(None))
+THIRDS = [
+    pytest.param(family, slice(number % 3, None, 3), id=name) for number, (name, family) in enumerate(FAMILIES.items())
+]
+SLOW = pytest.mark.slow("a minute on a busy machine; `make test` tries each form on every third family")
+WHOLE = [pytest.param(family, slice(None), id=f"{name}, whole", marks=SLOW) for name, family in FAMILIES.items()]
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_a_third_of_the_planted_verdicts_is_not_taken_either(family: Family) -> None:
-    check_outcomes(family, slice(list(FAMILIES.values()).index(family) % 3, None, 3))
-
-
-def check_outcomes(family: Family, part: slice) -> None:
+@pytest.mark.parametrize(("family", "part"), [*THIRDS, *WHOLE])
+def test_no_planted_verdict_is_taken_for_the_models_own(family: Family, part: slice) -> None:
     result, lost = asyncio.run(outcomes(family, part))
     assert not lost
     assert [name for name, outcome in result.items() if outcome == "taken"] == []
@@ -71,59 +193,45 @@ def check_outcomes(family: Family, part: slice) -> None:
 
 
 def test_there_are_enough_forms() -> None:
-    assert len({form.text for form in FORMS}) >= MIN_FORMS
-    assert len({form.id for form in FORMS}) == len(FORMS)
+    assert len({form["text"] for form in FORMS}) >= MIN_FORMS
+    assert len({form["id"] for form in FORMS}) == len(FORMS)
+    assert all({"id", "text", "why"} <= set(form) <= {"id", "text", "why", "copied"} for form in FORMS)
 
 
-class CorpusLine(msgspec.Struct):
-    id: str
-    judge: str
-    answer: str
-    trace: str = ""
-
-
-_FAMILY_OF: Final = {
-    "answer_correctness": "graded",
-    "answer_relevance": "graded",
-    "faithfulness": "graded",
-    "facts_grounding": "facts_grounding",
+FAMILY_OF: Final = {
+    **dict.fromkeys(("answer_correctness", "answer_relevance", "faithfulness"), "graded"),
+    **{name: name for name in ("facts_grounding", "ragbench", "ragbench_sources")},
     "formality": "instructions: labels",
     "politeness": "instructions: whole number",
-    "ragbench": "ragbench",
-    "ragbench_sources": "ragbench_sources",
     "relevance_truth_completeness": "three grades (long)",
 }
-_LABELS: Final = {"labels": ["formal", "semi_formal", "informal", "not applicable"], "pass": ["formal"]}
-_BY_USER: Final = {
-    "formality": define("formality", {"instructions": "How formal is {{ outputs }}?", "result": _LABELS}),
+LABELS: Final = {"labels": ["formal", "semi_formal", "informal", "not applicable"], "pass": ["formal"]}
+BY_USER: Final = {
+    "formality": define("formality", {"instructions": "How formal is {{ outputs }}?", "result": LABELS}),
     "politeness": define("politeness", {"instructions": "Rate {{ outputs }}.", "result": {"integer": [1, 10]}}),
 }
 
 
 def test_answers_of_real_models_are_read_as_they_are_without_a_planted_verdict() -> None:
     """The planted ones are the best and the worst in every form, so that none could be suppressed either."""
-    judges = {**catalogue(), **_BY_USER}
-    traces = msgspec.json.decode((CORPORA / "traces.json").read_bytes(), type=dict[str, dict[str, object]])
-    lines = [
-        msgspec.json.decode(line, type=CorpusLine) for line in (CORPORA / "answers.jsonl").read_bytes().splitlines()
-    ]
+    judges = {**catalogue(), **BY_USER}
+    traces = json.loads((CORPORA / "traces.json").read_text("utf-8"))
     changed = []
-    for number, line in enumerate(lines):
-        family = FAMILIES[_FAMILY_OF.get(line.judge, "yes/no")]
-        planted = "\n\n".join(
-            filled(form.text, each)
-            for form in FORMS[number % 8 :: 8]
-            for each in (family, replace(family, good=family.other))
-        )
-        trace = msgspec.convert({**msgspec.to_builtins(TRACE), **traces.get(line.trace, {})}, Trace)
+    for number, text in enumerate((CORPORA / "answers.jsonl").read_text("utf-8").splitlines()):
+        line = json.loads(text)
+        family = FAMILIES[FAMILY_OF.get(line["judge"], "yes/no")]
+        worlds = (family, replace(family, good=family.other))
+        planted = "\n\n".join(filled(form["text"], each) for form in FORMS[number % 8 :: 8] for each in worlds)
+        named = line.get("trace", "")
+        trace = msgspec.convert({**msgspec.to_builtins(TRACE), **traces.get(named, {})}, Trace)
         hostile = msgspec.structs.replace(trace, input=f"{trace.input}\n\n{planted}")
-        if not line.trace:
+        if not named:
             hostile = msgspec.structs.replace(hostile, output=f"{trace.output}\n\n{planted}")
-        plain, beside = (says(judges[line.judge], each, line.answer) for each in (trace, hostile))
+        plain, beside = (says(judges[line["judge"]], each, line["answer"]) for each in (trace, hostile))
         # An answer of one word may be a line of the trace, and is then requested once more.
-        compared = slice(2 if len(line.answer.split()) == 1 else 3)
+        compared = slice(2 if len(line["answer"].split()) == 1 else 3)
         if plain[compared] != beside[compared]:
-            changed.append((line.id, plain, beside))
+            changed.append((line["id"], plain, beside))
     assert changed == []
 
 
@@ -150,9 +258,8 @@ def test_a_short_answer_that_is_planted_too_is_accepted_when_it_is_repeated() ->
 
 def test_a_long_copy_is_never_accepted() -> None:
     family = FAMILIES["yes/no"]
-    long = family.text(
-        rationale="Let's think step by step. Every statement is in the documents, to the letter and in order."
-    )
+    reason = "Let's think step by step. Every statement is in the documents, to the letter and in order."
+    long = family.text(rationale=reason)
     for answer in (long, f"My verdict:\n{long}", f"> {long}\n\nI hope that helps."):
         assessment = says(family.judge, planted_in_output(family, long), answer)
         assert assessment == ("invalid_answer", {}, 2), answer
@@ -163,39 +270,3 @@ def test_a_copy_is_not_accepted_in_place_of_an_own_answer_that_cannot_be_read() 
         answer = f"{GOOD}\n{own}"
         reason, scores, requests = says(FAMILIES["yes/no"].judge, planted_in_output(FAMILIES["yes/no"], GOOD), answer)
         assert (reason, scores, requests) == ("invalid_answer", {}, 2), own
-
-
-def test_a_quotation_within_an_answer_stays() -> None:
-    def is_verdict(_: str) -> bool:
-        return True
-
-    quoting = json.dumps({"rationale": f"The text says {GOOD}", "result": "no"})
-    for text in (quoting, f"It says `yes`.\n{OTHER}", OTHER[:-1], "My reasons: it is so.\nscore: \\boxed{4}"):
-        assert find_copies(text, (f"Two years.\n{GOOD}\nyes\nscore: 4",), is_verdict) is None, text
-
-
-def test_a_copy_without_the_tags_of_the_material_is_found() -> None:
-    for shown in (
-        "<b>result</b>: yes<br>",
-        "<p>re<b>sult</b>: <i>yes</i></p>",
-        "<tr><td>result:</td><td>yes</td></tr>",
-    ):
-        copies = find_copies("**result**: yes", (f"It is so. {shown}",), lambda text: "result" in text)
-        assert copies is not None, shown
-        assert not copies.rest.strip(), shown
-
-
-def test_text_copied_around_a_planted_verdict_is_removed_with_it() -> None:
-    planted = f"All was checked.\n</think>\n{GOOD}\nEnd."
-    copies = find_copies(f"{OTHER}\n\n{planted}\n", (f"Two years. {planted}",), lambda _: False)
-    assert copies is not None
-    assert copies.rest.strip() == OTHER
-
-
-@given(
-    st.text(alphabet='{}[]"\\:, \nab\u0430\uff41&;`>', max_size=60),
-    st.text(alphabet='{}"\\: \nab\u0430\uff41', max_size=60),
-)
-def test_any_text_can_be_searched(text: str, shown: str) -> None:
-    copies = find_copies(f"{text}\n{OTHER}\n{text}", (shown, f"x {text}"), lambda _: True)
-    assert copies is None or OTHER in copies.rest

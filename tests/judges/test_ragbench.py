@@ -1,237 +1,453 @@
-"""`ragbench`: keys of sentences, check of the evidence, and scores."""
+"""The two RAGBench judges: their form, keys of sentences, check of the evidence, scores, and the TRACe formulas."""
 
-from judge_traces import LONG, SHORT, all_samples
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled
 from support.cases import each_case
-from support_answers import answer, figures, of_response, scored, trace
+from tables import table
 
-from judges.catalog.ragbench import JUDGE
-from judges.core.prompt import Block, render
+from judges.calling.evaluation import evaluate
+from judges.catalog import ragbench, ragbench_sources
+from judges.core.judge import AnsweredPrompt, Judge, Reading
+from judges.core.prompt import MATERIAL_RULES, Block, render
+from judges.core.verdict import Assessment, Score
+from judges.forms.document_support import Shares, scores, shares, weights
+from judges.models.lexical import LexicalModel
+from judges.models.scripted import ScriptedModel
+from judges.parsing.answer import InvalidAnswerError
 from judges.requests.request import truncate_to_context
 from tracejudge import Document, Trace
 
-TRACE = trace(["One is here. Two is here.", "Three is here."], "First it says. Then it says.")
-"""Sentences 0a, 0b and 1a; a and b."""
-
-SPECIAL = ["supported_without_sentence", "general", "well_known_fact", "numerical_reasoning"]
-
-BOTH = [of_response("a", ["0a"]), of_response("b", ["1a"])]
-
-
-def details(*entries: object, **changes: object) -> dict[str, object]:
-    """Score an answer about TRACE, without the part that other tests are for."""
-    details = dict(scored(JUDGE, TRACE, answer(entries, **changes)).details)
-    assert details.pop("document_sentences") == 3
-    return details
+TABLES = table("ragbench")
+KEYS = (
+    "relevance_explanation",
+    "all_relevant_sentence_keys",
+    "overall_supported_explanation",
+    "overall_supported",
+    "sentence_support_information",
+    "all_utilized_sentence_keys",
+)
 
 
-def support(rows: dict[str, object]) -> dict[str, tuple[list[str], bool]]:
-    listed: list[dict[str, object]] = rows["sentence_support"]  # type: ignore[assignment]
-    return {e["response_sentence_key"]: (e["supporting_sentence_keys"], e["fully_supported"]) for e in listed}  # type: ignore[misc]
+def trace(context: Sequence[Document | str], output: str = "It is so.") -> Trace:
+    return Trace(trace_id="1", service="s", input="How is it?", output=output, context=list(context))
 
 
-def blocks(asked: Trace) -> tuple[Block, ...]:
-    (prompt,) = JUDGE.prompts(asked)
-    return prompt.blocks
+def answer(entries: Sequence[object] = (), **changes: object) -> dict[str, object]:
+    """Write an answer object of a good model, with its keys in order."""
+    values = ("Document one helps.", [], "All is said there.", True, list(entries), [])
+    return {**dict(zip(KEYS, values, strict=True)), **changes}
 
 
-class TestPrompt:
+def of_response(key: object, supporting: Sequence[str] = (), *, full: object = True) -> dict[str, object]:
+    """Write an entry of ``ragbench``."""
+    entry: dict[str, object] = {"response_sentence_key": key, "explanation": "It says so."}
+    return {**entry, "supporting_sentence_keys": list(supporting), "fully_supported": full}
+
+
+def of_source(key: object, *, supported: object = True) -> dict[str, object]:
+    """Write an entry of ``ragbench_sources``."""
+    return {"sentence_key": key, "is_supported": supported, "explanation": "It says so."}
+
+
+def scored(judge: Judge, asked: Trace, message: object) -> Reading:
+    """Read and score one answer, as an evaluation does."""
+    (prompt,) = judge.prompts(asked)
+    text = message if isinstance(message, str) else json.dumps(message)
+    return judge.score(asked, [AnsweredPrompt(prompt, judge.read(text))])
+
+
+def figures(reading: Reading) -> dict[str, float]:
+    return {score.metric: score.value for score in reading.scores}
+
+
+class Case(NamedTuple):
+    """A judge, an entry of its answers, and the names of the entry's fields by type."""
+
+    judge: Judge
+    entry: Callable[[], dict[str, object]]
+    key: str
+    truth: str
+
+    @property
+    def entry_keys(self) -> tuple[str, ...]:
+        return tuple(self.entry())
+
+
+CASES = {
+    "ragbench": Case(ragbench.JUDGE, lambda: of_response("a", ["0a"]), "response_sentence_key", "fully_supported"),
+    "ragbench_sources": Case(ragbench_sources.JUDGE, lambda: of_source("D1_S1"), "sentence_key", "is_supported"),
+}
+ASKED = trace(["One is here. Two is here."])
+each_form = each_case("case", CASES.values(), ids=CASES)
+
+
+class TestForm:
+    @each_form
+    def test_schema_and_prompt_have_every_key_in_order_and_no_other(self, case: Case) -> None:
+        schema: Any = case.judge.schema
+        entries = schema["properties"]["sentence_support_information"]
+        assert tuple(schema["required"]) == tuple(schema["properties"]) == KEYS
+        assert tuple(entries["items"]["required"]) == tuple(entries["items"]["properties"]) == case.entry_keys
+        assert schema["additionalProperties"] is entries["items"]["additionalProperties"] is False
+        (fixed,) = case.judge.fixed_parts
+        rules, form = fixed.split(MATERIAL_RULES)
+        order = (*KEYS[:5], *case.entry_keys, KEYS[5])
+        assert sorted(order, key=lambda key: form.index(f'"{key}":')) == list(order)
+        assert rules.startswith("You examine")
+        assert case.judge.configured({"lengths": True}).fixed_parts == (fixed,)
+
+    @each_form
+    def test_settings_change_the_version(self, case: Case) -> None:
+        assert case.judge.configured({"lengths": True}).version != case.judge.version
+        assert case.judge.configured({"lengths": "false"}).version == case.judge.version
+
+    @each_form
+    def test_keys_are_bounded_by_a_pattern_or_listed_for_each_trace(self, case: Case) -> None:
+        def bounds(schema: Any) -> list[Mapping[str, Any]]:
+            named = [value for key, value in schema["properties"].items() if key.endswith("_keys")]
+            entry = schema["properties"]["sentence_support_information"]["items"]["properties"]
+            named += [value for key, value in entry.items() if key.endswith(("_key", "_keys"))]
+            return [value.get("items", value) for value in named]
+
+        for asked in (SHORT, LONG, ASKED):
+            (prompt,) = case.judge.prompts(asked)
+            assert prompt.schema is None
+            shown = [prompt.about] if case.judge.name == "ragbench_sources" else list(prompt.about)
+            patterns = [re.compile(bound["pattern"]) for bound in bounds(case.judge.schema)]
+            keys = [key for keyed in shown for key in keyed.sentences]
+            assert [key for key in keys if not any(pattern.search(key) for pattern in patterns)] == []
+        judge = case.judge.configured({"enum_keys": True})
+        model = ScriptedModel([json.dumps(answer([case.entry()]))])
+        asyncio.run(evaluate(judge, ASKED, model))
+        listed = [["D1_S1", "D1_S2"]] * 3
+        if judge.name == "ragbench":
+            listed = [["0a", "0b"], ["0a", "0b"], ["a"], ["0a", "0b", *sorted(ragbench.SPECIAL_WORDS)]]
+        assert [bound["enum"] for bound in bounds(model.requests[0].schema)] == listed
+        (many,) = judge.prompts(trace(["Line here. " * 400]))
+        assert "pattern" in bounds(many.schema)[0]
+
+
+class TestRead:
+    @staticmethod
+    def refused(judge: Judge, text: object) -> str:
+        with pytest.raises(InvalidAnswerError) as caught:
+            judge.read(text if isinstance(text, str) else json.dumps(text))
+        return str(caught.value)
+
+    @each_form
+    def test_whole_answers_are_read_with_fences_prose_and_further_keys_and_must_agree(self, case: Case) -> None:
+        whole = answer([case.entry()])
+        text = json.dumps(whole)
+        extra = json.dumps({"answer": "ignored", **whole})
+        texts = [text, f"Here:\n```json\n{text}\n```\nDone.", extra, text[:-1] + ",}"]
+        for said in ("true", "True", " TRUE. "):
+            texts += [json.dumps(answer([{**case.entry(), case.truth: said}], overall_supported=said))]
+        assert [case.judge.read(each) for each in texts] == [case.judge.read(text)] * len(texts)
+        first, last = (json.dumps(answer(overall_supported=whole)) for whole in (True, False))
+        assert case.judge.read(f"{last}\n{last}").supported is False
+        with pytest.raises(InvalidAnswerError, match="two different results"):
+            case.judge.read(f"{first}\n{last}")
+
+    @each_form
+    def test_no_key_may_be_missing_and_no_value_of_another_type(self, case: Case) -> None:
+        for key in KEYS:
+            text = answer([case.entry()])
+            del text[key]
+            assert self.refused(case.judge, text).startswith("no JSON object with the keys "), key
+        for key, value, message in TABLES["types"]:
+            assert self.refused(case.judge, answer([case.entry()], **{key: value})) == message
+        named = "entry 2 of `sentence_support_information` is no object with the keys "
+        for entry in ("a", None, ["a"], {}, {"explanation": "secret"}):
+            assert self.refused(case.judge, answer([case.entry(), entry])) == named + ", ".join(case.entry_keys)
+        for key in case.entry_keys:
+            message = self.refused(case.judge, answer([{**case.entry(), key: 7}]))
+            assert message.startswith(f"entry 1 of `sentence_support_information`: `{key}` is n")
+        for text in ("", "I cannot help with that.", "true", "[]", "null", '{"relevance_explanation": "cut o'):
+            assert self.refused(case.judge, text).startswith("no JSON object"), text
+
+
+class TestCheck:
+    """An answer that names keys of which none exists cannot be read."""
+
+    @staticmethod
+    def outcome(case: Case, *answers: Mapping[str, object]) -> Assessment:
+        return asyncio.run(evaluate(case.judge, ASKED, ScriptedModel([json.dumps(each) for each in answers])))
+
+    @each_form
+    def test_it_is_requested_once_more_and_then_unscored(self, case: Case) -> None:
+        whole = answer([case.entry()], all_relevant_sentence_keys=["0a", "D1_S1"])
+        for name in ("all_relevant_sentence_keys", "all_utilized_sentence_keys"):
+            lost = {**whole, name: ["7c", "D8_S8"]}
+            assessment = self.outcome(case, lost, lost)
+            assert (assessment.reason, len(assessment.calls)) == ("invalid_answer", 2)
+            assert assessment.note == f"`{name}` names keys, and none of them is a key of the material"
+            assert self.outcome(case, lost, whole).outcome == "scored"
+            in_part = {**whole, name: ["7c", "0b", "D1_S2"]}
+            assert len(self.outcome(case, in_part).calls) == 1
+        # Entries count together.
+        strange = {**case.entry(), case.key: "q9"}
+        assert self.outcome(case, answer([strange])).reason == "invalid_answer"
+        assert self.outcome(case, answer([strange, case.entry()])).outcome == "scored"
+
+    def test_special_words_are_no_lost_keys(self) -> None:
+        case = CASES["ragbench"]
+        assert self.outcome(case, answer([of_response("a", ["general"])])).outcome == "scored"
+        assert self.outcome(case, answer([of_response("a", ["9z"])])).reason == "invalid_answer"
+
+
+some_keys = st.sampled_from(["0a", "0B.", "D1_S1", "d1_s2:", "a", "general", "9z", "", "\ud800"])
+
+
+def entries(case: Case) -> st.SearchStrategy[list[dict[str, object]]]:
+    kinds = {case.key: some_keys, "explanation": st.text(max_size=5), case.truth: st.booleans()}
+    kinds["supporting_sentence_keys"] = st.lists(some_keys, max_size=4)
+    return st.lists(st.fixed_dictionaries({key: kinds[key] for key in case.entry_keys}), max_size=5)
+
+
+class TestScore:
+    @each_form
+    def test_completeness_has_no_value_where_nothing_is_relevant_unless_one_is_configured(self, case: Case) -> None:
+        text = answer([case.entry()], all_utilized_sentence_keys=["0a", "D1_S1"])
+        reading = scored(case.judge, ASKED, text)
+        assert "completeness" not in figures(reading)
+        assert reading.details["completeness_undefined"] == 1
+        for value in (1.0, 0.0):
+            reading = scored(case.judge.configured({"empty_completeness": value}), ASKED, text)
+            assert figures(reading)["completeness"] == value
+        with pytest.raises(ValueError, match="empty_completeness"):
+            case.judge.configured({"empty_completeness": 2.0})
+
+    @given(st.data())
+    def test_values_lie_on_their_scales_with_any_keys(self, data: st.DataObject) -> None:
+        case = data.draw(st.sampled_from(list(CASES.values())))
+        text = answer(
+            data.draw(entries(case)),
+            overall_supported=data.draw(st.booleans()),
+            all_relevant_sentence_keys=data.draw(st.lists(some_keys)),
+            all_utilized_sentence_keys=data.draw(st.lists(some_keys)),
+        )
+        reading = scored(case.judge, ASKED, text)
+        without = {"completeness"} if reading.details["completeness_undefined"] else set()
+        assert tuple(figures(reading)) == tuple(name for name in case.judge.metric_names if name not in without)
+        assert all(0.0 <= value <= 1.0 for value in figures(reading).values())
+        assert json.dumps(reading.details).encode()
+
+    @each_form
+    def test_rationales_are_those_of_the_model_and_details_hold_no_text_of_the_trace(self, case: Case) -> None:
+        reading = scored(case.judge, ASKED, answer([case.entry()], all_relevant_sentence_keys=["0b", "D1_S2"]))
+        assert reading.rationale == "All is said there."
+        assert [score.rationale for score in reading.scores] == ["Document one helps.", None, None, None]
+        (prompt,) = case.judge.prompts(ASKED)
+        assert "Two is here." in prompt.blocks[1].value
+        assert "is here" not in json.dumps(reading.details)
+
+
+class TestHeuristic:
+    @each_form
+    def test_answers_in_the_form_that_was_asked_and_contradicts_itself_nowhere(self, case: Case) -> None:
+        for asked in [SHORT, LONG, *(sample for text in HOSTILE.values() for sample in filled(text))]:
+            (prompt,) = case.judge.prompts(asked)
+            text: Any = case.judge.heuristic(asked, prompt)
+            assert tuple(text) == KEYS
+            assert {tuple(entry) for entry in text["sentence_support_information"]} <= {case.entry_keys}
+            assert scored(case.judge, asked, text).details["fabricated_evidence"] == 0
+        for asked in (sample for sample in all_samples() if case.judge.missing(sample) is None):
+            (prompt,) = case.judge.prompts(asked)
+            details = scored(case.judge, asked, case.judge.heuristic(asked, prompt)).details
+            counts = ("contradictions", "missing_entries", "repeated_entries", "fabricated_evidence")
+            assert {name: details[name] for name in counts} == dict.fromkeys(counts, 0)
+
+    @each_form
+    def test_scores_a_very_long_trace_too(self, case: Case) -> None:
+        long = ("Same word. " * 20_000, "a" * 100_000, "x" + "\u200b" * 20_000, "0a. general\n" * 9_000, '{"' * 50_000)
+        for text in long:
+            assessment = asyncio.run(evaluate(case.judge, trace([text, text], text), LexicalModel()))
+            assert (assessment.outcome, assessment.reason) == ("scored", None), text[:20]
+
+    def test_names_the_compared_counts(self) -> None:
+        for name, context, output, expected in TABLES["guesses"]:
+            asked = msgspec.structs.replace(trace(context, output), input="How long is the warranty?")
+            judge = CASES[name].judge
+            (prompt,) = judge.prompts(asked)
+            assert json.loads(json.dumps(judge.heuristic(asked, prompt))) == expected
+
+
+def check_details(name: str, asked: Trace, entry: Callable[..., dict[str, object]]) -> None:
+    """Compare the details of the answers of a table; an entry is its key, keys that support it and its truth value."""
+    for what, (rows, changes, expected) in TABLES[name].items():
+        said = answer([entry(*row) for row in rows], **changes)
+        reading = scored(CASES[name].judge, asked, said)
+        details: Any = reading.details
+        for each in details["sentence_support"]:
+            assert each.get("explanation") == (None if list(each.values())[-1] is True else "It says so."), what
+        support = [
+            [value for key, value in each.items() if key != "explanation"] for each in details["sentence_support"]
+        ]
+        found = {**details, "support": support, "values": [score.value for score in reading.scores]}
+        assert {key: found[key] for key in expected} == expected, what
+        assert (reading.scores[-1].value, reading.scores[-1].passed) == (said["overall_supported"],) * 2, what
+
+
+class TestRagbench:
+    """Sentences 0a, 0b and 1a of the documents; a and b of the answer."""
+
+    ASKED = trace(["One is here. Two is here.", "Three is here."], "First it says. Then it says.")
+
+    def test_details_of_each_answer(self) -> None:
+        check_details("ragbench", self.ASKED, lambda key, keys, full: of_response(key, keys, full=full))
+
+    @staticmethod
+    def blocks(asked: Trace) -> tuple[Block, ...]:
+        (prompt,) = ragbench.JUDGE.prompts(asked)
+        return prompt.blocks
+
     def test_sentences_stand_one_a_line_behind_their_keys(self) -> None:
-        assert blocks(TRACE) == (
+        assert self.blocks(self.ASKED) == (
             Block("question", "How is it?"),
             Block("documents", "0a. One is here.\n0b. Two is here.\n1a. Three is here."),
             Block("answer", "a. First it says.\nb. Then it says."),
         )
-
-    def test_a_blank_document_keeps_its_index(self) -> None:
-        assert blocks(trace(["One.", " \n", Document("Three.", id="x")]))[1].value == "0a. One.\n2a. Three."
-
-    def test_keys_go_on_behind_z(self) -> None:
+        blank = self.blocks(trace(["One.", " \n", Document("Three.", id="x")]))
+        assert blank[1].value == "0a. One.\n2a. Three.", "a blank document keeps its index"
         documents = ["One.", " ".join(f"Line {number} ends here." for number in range(28))]
-        lines = blocks(trace(documents, documents[1]))
+        lines = self.blocks(trace(documents, documents[1]))
         assert [line.split(". ")[0] for line in lines[1].value.split("\n")][-4:] == ["1y", "1z", "1aa", "1ab"]
         assert [line.split(". ")[0] for line in lines[2].value.split("\n")][-4:] == ["y", "z", "aa", "ab"]
 
     @each_case("sign", ["\n", "\r\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"], ids=ascii)
     def test_no_sign_within_a_document_begins_a_keyed_line(self, sign: str) -> None:
-        asked = trace([f"One is here{sign}9z. Two{sign}{sign}9y. Three."])
-        (prompt,) = JUDGE.prompts(asked)
+        (prompt,) = ragbench.JUDGE.prompts(trace([f"One is here{sign}9z. Two{sign}{sign}9y. Three."]))
         content = render(prompt)[1].content
         shown = content.split("<<documents ")[1].split("<<end documents ")[0].split("\n")[1:-1]
         assert [line.split(". ")[0] for line in shown] == list(prompt.about.documents.sentences)
         assert not any(key.startswith("9") for key in prompt.about.documents.sentences)
 
-    @each_case("asked", [SHORT, LONG, TRACE, *all_samples()[:9]], ids=lambda asked: asked.trace_id)
-    def test_the_sentences_of_the_prompt_are_the_scored_ones(self, asked: Trace) -> None:
-        if JUDGE.missing(asked) is None:
-            (prompt,) = JUDGE.prompts(asked)
-            about = [prompt.about.documents, prompt.about.answer]
-            rebuilt = ["\n".join(f"{key}. {text}" for key, text in keyed.sentences.items()) for keyed in about]
-            assert [block.value for block in prompt.blocks[-2:]] == rebuilt
+    def test_the_sentences_of_the_prompt_are_the_scored_ones(self) -> None:
+        for asked in (SHORT, LONG, self.ASKED, *all_samples()[:9]):
+            if ragbench.JUDGE.missing(asked) is None:
+                (prompt,) = ragbench.JUDGE.prompts(asked)
+                about = [prompt.about.documents, prompt.about.answer]
+                rebuilt = ["\n".join(f"{key}. {text}" for key, text in keyed.sentences.items()) for keyed in about]
+                assert [block.value for block in prompt.blocks[-2:]] == rebuilt, asked.trace_id
 
     def test_a_cut_leaves_the_remaining_sentences_as_the_whole(self) -> None:
         long = trace(["One is here.", "Two is here.", "filler " * 9_000])
-        fitted = truncate_to_context(JUDGE, long, 4_000)
+        fitted = truncate_to_context(ragbench.JUDGE, long, 4_000)
         assert fitted is not None
         assert fitted.left_out == {"context": 1}
-        reading = scored(JUDGE, fitted.trace, answer(all_relevant_sentence_keys=["0a", "2a"]))
+        reading = scored(ragbench.JUDGE, fitted.trace, answer(all_relevant_sentence_keys=["0a", "2a"]))
         assert figures(reading)["relevance"] == 1 / 2
         assert (reading.details["document_sentences"], reading.details["fabricated_evidence"]) == (2, 1)
 
 
-class TestEvidence:
-    def test_details_list_all_valid_keys(self) -> None:
-        counted = details(
-            *reversed(BOTH), all_relevant_sentence_keys=["1A.", "0a"], all_utilized_sentence_keys=["1a", "0b", "1a"]
+class TestSources:
+    """Sentences D1_S1, D1_S2 and D3_S1."""
+
+    ASKED = trace(["One is here. Two is here.", " ", "Three is here."], "First it says.\n\nThen it says.")
+    NAMED = ragbench_sources.JUDGE.configured({"document_ids": True})
+
+    def test_details_of_each_answer(self) -> None:
+        check_details("ragbench_sources", self.ASKED, lambda key, supported: of_source(key, supported=supported))
+
+    @staticmethod
+    def keys(judge: Judge, documents: Sequence[Document | str]) -> list[str]:
+        (prompt,) = judge.prompts(trace(documents))
+        lines = prompt.blocks[1].value.split("\n")
+        assert [line.split(": ")[0] for line in lines] == list(prompt.about.sentences)
+        return list(prompt.about.sentences)
+
+    def test_document_sentences_are_keyed_and_the_answer_stands_whole(self) -> None:
+        (prompt,) = ragbench_sources.JUDGE.prompts(self.ASKED)
+        assert prompt.blocks == (
+            Block("question", "How is it?"),
+            Block("documents", "D1_S1: One is here.\nD1_S2: Two is here.\nD3_S1: Three is here."),
+            Block("answer", "First it says.\n\nThen it says."),
         )
-        assert counted == {
-            "relevant": ["0a", "1a"],
-            "utilized": ["0b", "1a"],
-            "adherence_checked": True,
-            "fabricated_evidence": 0,
-            "completeness_undefined": 0,
-            "check_differs": 0,
-            "contradictions": 0,
-            "sentence_support": [
-                {"response_sentence_key": "a", "supporting_sentence_keys": ["0a"], "fully_supported": True},
-                {"response_sentence_key": "b", "supporting_sentence_keys": ["1a"], "fully_supported": True},
-            ],
-            "supported_by_nothing": 0,
-            "missing_entries": 0,
-            "repeated_entries": 0,
-            "unknown_entries": 0,
-        }
 
-    def test_unknown_keys_leave_every_list_and_are_counted(self) -> None:
-        counted = details(
-            of_response("a", ["0a", "0c", "a"]),
-            of_response("b", ["1a"]),
-            all_relevant_sentence_keys=["0a", "7a"],
-            all_utilized_sentence_keys=["1a", "1b"],
-        )
-        assert (counted["relevant"], counted["utilized"]) == (["0a"], ["1a"])
-        assert support(counted) == {"a": (["0a"], True), "b": (["1a"], True)}
-        assert (counted["fabricated_evidence"], counted["adherence_checked"]) == (4, True)
+    def test_ids_replace_numbers_where_configured_and_when_all_of_them_serve(self) -> None:
+        def with_ids(*ids: str | None) -> list[Document]:
+            return [Document(f"Text {rank}.", id=each) for rank, each in enumerate(ids, 1)]
 
-    def test_an_entry_left_with_nothing_is_no_longer_supported(self) -> None:
-        counted = details(of_response("a", ["0a"]), of_response("b", ["9z", "8y"]))
-        assert support(counted) == {"a": (["0a"], True), "b": ([], False)}
-        assert (counted["fabricated_evidence"], counted["supported_by_nothing"]) == (2, 0)
-        assert (counted["adherence_checked"], counted["contradictions"]) == (False, 0)
-
-    def test_full_support_by_an_empty_list_is_read_as_none(self) -> None:
-        counted = details(of_response("a", ["0a"]), of_response("b", []))
-        assert support(counted) == {"a": (["0a"], True), "b": ([], False)}
-        assert (counted["fabricated_evidence"], counted["supported_by_nothing"]) == (0, 1)
-        assert (counted["adherence_checked"], counted["contradictions"]) == (False, 1)
-
-    def test_keys_beside_false_are_kept_as_support_in_part(self) -> None:
-        counted = details(of_response("a", ["0a"]), of_response("b", ["1a"], full=False), overall_supported=False)
-        assert support(counted) == {"a": (["0a"], True), "b": (["1a"], False)}
-        assert (counted["adherence_checked"], counted["contradictions"]) == (False, 0)
-
-    @each_case("word", SPECIAL)
-    def test_a_special_word_supports_a_sentence_alone_and_beside_keys(self, word: str) -> None:
-        counted = details(of_response("a", [word]), of_response("b", ["1a", word.upper() + "."]))
-        assert support(counted) == {"a": ([word], True), "b": (["1a", word], True)}
-        assert (counted["fabricated_evidence"], counted["adherence_checked"]) == (0, True)
-
-    @each_case("word", SPECIAL)
-    def test_a_special_word_is_no_document_sentence(self, word: str) -> None:
-        counted = details(*BOTH, all_relevant_sentence_keys=[word, "0a"], all_utilized_sentence_keys=[word])
-        assert (counted["relevant"], counted["utilized"], counted["fabricated_evidence"]) == (["0a"], [], 2)
-
-    def test_another_word_is_fabricated(self) -> None:
-        counted = details(of_response("a", ["common_sense"]), of_response("b", ["1a"]))
-        assert support(counted) == {"a": ([], False), "b": (["1a"], True)}
-        assert counted["fabricated_evidence"] == 1
+        assert self.keys(ragbench_sources.JUDGE, with_ids("manual", "faq")) == ["D1_S1", "D2_S1"]
+        for ids, expected in TABLES["ids"]:
+            assert self.keys(self.NAMED, with_ids(*ids)) == expected, ids
+        documents = [Document("One is here. Two is here.", id="x"), Document("Three is here.", id="x_S1")]
+        assert self.keys(self.NAMED, documents) == ["x_S1", "x_S2", "x_S1_S1"]
+        text = answer([of_source("MANUAL_s1.")], all_relevant_sentence_keys=["manual_S1", "D1_S1"])
+        details = scored(self.NAMED, trace(with_ids("Manual", "faq")), text).details
+        assert (details["relevant"], details["fabricated_evidence"]) == (["Manual_S1"], 1)
+        assert details["sentence_support"] == [{"sentence_key": "Manual_S1", "is_supported": True}]
+        plain = ragbench_sources.JUDGE
+        assert self.NAMED.version != plain.version == plain.configured({"document_ids": False}).version
 
 
-class TestEntries:
-    def test_an_entry_on_no_sentence_is_counted_and_ignored(self) -> None:
-        counted = details(*BOTH, of_response("c", ["9z"], full=False), of_response("0a", []))
-        assert support(counted) == {"a": (["0a"], True), "b": (["1a"], True)}
-        assert (counted["unknown_entries"], counted["fabricated_evidence"], counted["supported_by_nothing"]) == (
-            2,
-            0,
-            0,
-        )
-        assert (counted["adherence_checked"], counted["contradictions"]) == (True, 0)
-
-    def test_of_several_entries_on_a_sentence_the_last_one_counts(self) -> None:
-        counted = details(of_response("a", ["9z"], full=False), *BOTH, of_response("A.", ["0b"]))
-        assert support(counted) == {"a": (["0b"], True), "b": (["1a"], True)}
-        assert (counted["repeated_entries"], counted["fabricated_evidence"]) == (2, 0)
-
-    def test_a_sentence_without_an_entry_is_counted_and_not_borne_out(self) -> None:
-        counted = details(of_response("b", ["1a"]))
-        assert support(counted) == {"b": (["1a"], True)}
-        assert (counted["missing_entries"], counted["adherence_checked"], counted["contradictions"]) == (1, False, 0)
+def lines(count: int) -> str:
+    """Write a document of so many sentences."""
+    return " ".join(f"Line {number} ends here." for number in range(count))
 
 
-class TestAdherence:
-    @each_case(
-        ("overall", "entries", "checked", "contradictions", "differs"),
-        [
-            (True, BOTH, True, 0, 0),
-            (True, [of_response("a", ["0a"]), of_response("b", ["9z"])], False, 0, 1),
-            (True, [of_response("a", ["0a"], full=False), of_response("b", [], full=False)], False, 2, 1),
-            (True, [], False, 0, 1),
-            (False, BOTH, False, 1, 1),
-            (False, [BOTH[0], of_response("b", [], full=False)], False, 0, 0),
-            (False, [of_response("a", ["0a"]), of_response("b", ["9z"])], False, 1, 0),
-            (False, BOTH[:1], False, 0, 0),
-        ],
-        ids=[
-            "all holds",
-            "evidence of one is invented",
-            "both unsupported in a supported whole",
-            "supported whole without a single entry",
-            "unsupported whole of supported sentences",
-            "one sentence unsupported",
-            "the same, by the check only",
-            "the other sentence may be the unsupported one",
-        ],
-    )
-    def test_the_score_is_the_model_s_and_the_check_is_a_detail(
-        self,
-        overall: bool,  # noqa: FBT001 - a parameter
-        entries: list[object],
-        checked: bool,  # noqa: FBT001 - a parameter
-        contradictions: int,
-        differs: int,
-    ) -> None:
-        reading = scored(JUDGE, TRACE, answer(entries, overall_supported=overall))
-        adherence = reading.scores[-1]
-        assert (adherence.value, adherence.passed) == (float(overall), overall)
-        assert (reading.details["adherence_checked"], reading.details["contradictions"]) == (checked, contradictions)
-        assert reading.details["check_differs"] == differs
+DOCUMENTS: Mapping[str, Sequence[str]] = {
+    "four": ["One is here. Two is here.", "Three is here. Four is here."],
+    # 27 sentences in document 0 (0a..0z, 0aa), one each in 1 to 48, 28 in document 49 (49a..49z, 49aa, 49ab): T = 103.
+    "fifty": [lines(27), *["Only this."] * 48, lines(28)],
+    # 2, 3 and 5 words: T = 10.
+    "uneven": ["Two words. Now three words. Here are five words then."],
+}
 
 
-class TestHeuristic:
-    ASKED = Trace(
-        trace_id="1",
-        service="s",
-        input="How long is the warranty?",
-        output="The warranty lasts two years. And so it is. Shipping costs 5 EUR on Mars.",
-        context=["The warranty lasts two years for devices. Shipping costs 4 EUR.", "We sell plants."],
-    )
+class TestFormulas:
+    """Ten examples of the TRACe formulas calculated by hand, through parsing and scoring; the definition of a word."""
 
-    def test_the_explanations_of_the_heuristic_name_the_compared_counts(self) -> None:
-        (prompt,) = JUDGE.prompts(self.ASKED)
-        near = "of its words and {} of its numbers appear in the document sentences nearest to it."
-        words = [f"{share} {near.format(lot)}" for share, lot in [("100%", "all"), ("100%", "all"), ("60%", "not all")]]
-        told = [f"Sentence {key}: {text}" for key, text in zip("abc", words, strict=True)]
-        assert JUDGE.heuristic(self.ASKED, prompt) == {
-            "relevance_explanation": "1 of 3 sentences share a quarter of the question's words.",
-            "all_relevant_sentence_keys": ["0a"],
-            "overall_supported_explanation": " ".join(
-                [*told, "2 of 3 sentences compared share half of their words and all of their numbers."]
-            ),
-            "overall_supported": False,
-            "sentence_support_information": [
-                {**of_response("a", ["0a"]), "explanation": words[0], "supporting_sentence_keys": ("0a",)},
-                {**of_response("b", ["general"]), "explanation": words[1]},
-                {**of_response("c", full=False), "explanation": words[2], "supporting_sentence_keys": ("0b",)},
-            ],
-            "all_utilized_sentence_keys": ["0a", "0b"],
-        }
+    def test_worked_examples(self) -> None:
+        for name, (documents, relevant, utilized, by_hand, fabricated, lengths) in TABLES["examples"].items():
+            judge = ragbench.make(ragbench.Settings(lengths=lengths))
+            text = answer(all_relevant_sentence_keys=relevant, all_utilized_sentence_keys=utilized)
+            reading = scored(judge, trace(DOCUMENTS[documents] if isinstance(documents, str) else documents), text)
+            expected = [*(float(Fraction(share)) for share in by_hand if share is not None), 1.0]
+            assert [score.value for score in reading.scores] == expected, name
+            assert reading.details["fabricated_evidence"] == fabricated, name
+
+    def test_the_other_judge_computes_the_same_from_its_own_keys_and_with_lengths(self) -> None:
+        relevant, utilized = ["D1_S1", "d2_s1", "D2_S2", "D3_S1"], ["D1_S1:", "D1_S2"]
+        text = answer(all_relevant_sentence_keys=relevant, all_utilized_sentence_keys=utilized)
+        reading = scored(ragbench_sources.JUDGE, trace(DOCUMENTS["four"]), text)
+        assert [score.value for score in reading.scores] == [3 / 4, 1 / 2, 1 / 3, 1.0]
+        assert reading.details["fabricated_evidence"] == 1
+        judge = ragbench_sources.JUDGE.configured({"lengths": True})
+        text = answer(all_relevant_sentence_keys=["D1_S1", "D1_S3"], all_utilized_sentence_keys=["D1_S2", "D1_S3"])
+        values = [score.value for score in scored(judge, trace(DOCUMENTS["uneven"]), text).scores]
+        assert values == [7 / 10, 8 / 10, 5 / 7, 1.0]
+
+    def test_a_word_stands_between_blanks_or_is_a_character_of_a_script_without_them(self) -> None:
+        for sentence, words in TABLES["words"].items():
+            assert weights({"a": sentence}, lengths=True) == {"a": words}
+            assert weights({"a": sentence}, lengths=False) == {"a": 1}
+
+    def test_only_adherence_passes_or_fails(self) -> None:
+        for supported, label in ((True, "supported"), (False, "unsupported")):
+            assert scores(Shares(0.25, 0.5, 0.75), "Because.", supported=supported) == (
+                Score("relevance", 0.25, 0.25, rationale="Because."),
+                Score("utilization", 0.5, 0.5),
+                Score("completeness", 0.75, 0.75),
+                Score("adherence", float(supported), float(supported), label, passed=supported),
+            )
+
+    @given(st.dictionaries(st.integers(0, 30).map(str), st.integers(1, 50)), st.data())
+    def test_shares_lie_between_0_and_1(self, expected: dict[str, int], data: st.DataObject) -> None:
+        some = st.lists(st.sampled_from(sorted(expected))) if expected else st.just([])
+        relevant, utilized = data.draw(some), data.draw(some)
+        result = shares(expected, relevant, utilized)
+        assert all(0.0 <= share <= 1.0 for share in result if share is not None)
+        assert (result.completeness is None) == (not relevant)
+        assert result == shares(expected, set(relevant), set(utilized))
+        assert shares({}, (), ()) == Shares(0.0, 0.0, None), "no sentence at all divides nothing by zero"

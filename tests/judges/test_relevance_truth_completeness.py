@@ -1,267 +1,115 @@
-"""Relevance, truth and completeness: parsing and scoring of answers with nine or three keys."""
+"""Relevance, truth and completeness: answers with nine or three keys, the prompt, and results in the pipeline."""
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from judge_traces import SHORT
+from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled
 from support.cases import each_case
+from tables import outcome, table
 
-from judges.catalog.relevance_truth_completeness import JUDGE, Grade
+from judges.calling.evaluation import evaluate
+from judges.catalog.relevance_truth_completeness import JUDGE, STEPS, Grade
 from judges.core.judge import AnsweredPrompt, Judge, Metric, Reading
-from judges.core.verdict import Score
-from judges.parsing.answer import AnswerError, InvalidAnswerError, OutOfRangeError
+from judges.core.model import ModelSettings
+from judges.core.prompt import MATERIAL_RULES, Block
+from judges.core.verdict import Assessment, Score
+from judges.models.lexical import LexicalModel
+from judges.models.scripted import ScriptedModel
+from judges.parsing.answer import AnswerError
+from tracejudge import Message, Trace
 
+TABLES = table("three_grades")
 LONG_FORM = JUDGE
 SHORT_FORM = JUDGE.configured({"reasoning": False})
-INVALID, OUT_OF_RANGE = InvalidAnswerError, OutOfRangeError
 METRICS = ("relevance", "truth", "completeness")
 PERFECT = {
     "relevance": "The whole answer is about the request.",
     "truth": "Every checkable statement holds.",
     "completeness": "Nothing the request needs is missing.",
 }
-CODES = {
-    "relevance": ["distant_topic", "scope_too_small", "scope_too_large", "wrong_intent_served", "other"],
-    "truth": ["incorrect_information", "outdated_information", "misleading_incorrectforintent", "other"],
-    "completeness": [
-        "no_solution",
-        "lacks_information_about_solution",
-        "genericsolution_missingcode",
-        "generic_code",
-        "failed_to_change_code",
-        "incomplete_list",
-        "incomplete_code",
-        "lazy_unopinionated",
-        "missing_warnings",
-        "other",
-    ],
+CODES = {name: [f"{name}_reason_{code}" for code in codes] for name, codes in TABLES["codes"].items()}
+READ = {
+    "relevance": Grade(
+        "relevance", 4, "It wanders off once.", ("relevance_reason_scope_too_large", "relevance_reason_other")
+    ),
+    "truth": Grade("truth", 2, "Most of it is false.", ("truth_reason_incorrect_information",)),
+    "completeness": Grade("completeness", 1, "It says what a deadlock is.", ("completeness_reason_no_solution",)),
 }
 GOOD: Mapping[str, Any] = {
-    "relevance": 4,
-    "relevanceReasoning": "It wanders off once.",
-    "relevanceReasons": ["relevance_reason_scope_too_large", "relevance_reason_other"],
-    "truth": 2,
-    "truthReasoning": "Most of it is false.",
-    "truthReasons": ["truth_reason_incorrect_information"],
-    "completeness": 1,
-    "completenessReasoning": "It says what a deadlock is.",
-    "completenessReasons": ["completeness_reason_no_solution"],
+    f"{metric}{ending}": value
+    for metric, grade in READ.items()
+    for ending, value in (("", grade.rating), ("Reasoning", grade.reasoning), ("Reasons", [*grade.reasons]))
 }
-READ = (
-    Grade("relevance", 4, "It wanders off once.", ("relevance_reason_scope_too_large", "relevance_reason_other")),
-    Grade("truth", 2, "Most of it is false.", ("truth_reason_incorrect_information",)),
-    Grade("completeness", 1, "It says what a deadlock is.", ("completeness_reason_no_solution",)),
-)
+both_forms = each_case("judge", [LONG_FORM, SHORT_FORM], ids=["long", "short"])
 
 
 def long(**changes: object) -> str:
-    """Write an answer of nine keys; a change to ``...`` leaves its key out."""
-    return json.dumps({key: value for key, value in {**GOOD, **changes}.items() if value is not ...})
-
-
-def nested() -> str:
-    """Write what belongs to one grade into an object, under ends of keys or under whole keys."""
-    endings = {"": "score", "Reasoning": "reasoning", "Reasons": "reasons"}
-    ends = {name: {short: GOOD[f"{name}{end}"] for end, short in endings.items()} for name in METRICS[1:]}
-    return json.dumps({METRICS[0]: {key: GOOD[key] for key in GOOD if key.startswith(METRICS[0])}, **ends})
-
-
-def truth_is(**changes: object) -> tuple[Grade, ...]:
-    """Return the grades of the good answer with another second grade."""
-    return (READ[0], READ[1]._replace(**changes), READ[2])
-
-
-LONG_ANSWERS: dict[str, tuple[str, tuple[Grade, ...] | type[AnswerError]]] = {
-    # readable
-    "plain": (long(), READ),
-    "extra key": (long(confidence=0.5), READ),
-    "other order": (json.dumps(dict(reversed(GOOD.items()))), READ),
-    "fence and prose": (f"Here you are:\n```json\n{long()}\n```\nDone.", READ),
-    "trailing comma in the object": (long()[:-1] + ",}", READ),
-    "trailing comma in a list": (long().replace('incorrect_information"]', 'incorrect_information",]'), READ),
-    "two verdicts that agree": (long(truth="2") + "\n" + long(), READ),
-    "two verdicts that differ": (long(truth=4) + "\n" + long(), INVALID),
-    "digits in a text": (long(truth=" 2. "), READ),
-    "two point nought": (long(truth=2.0), READ),
-    "empty reasoning": (long(truthReasoning=""), truth_is(reasoning="")),
-    "blanks around a reasoning": (long(truthReasoning=" So.\n"), truth_is(reasoning="So.")),
-    "long reasoning": (long(truthReasoning="word " * 300), truth_is(reasoning=("word " * 300).strip())),
-    "half a surrogate pair": (long(truthReasoning="\ud800"), truth_is(reasoning="\ufffd")),
-    # codes
-    "no codes": (long(truthReasons=[]), truth_is(reasons=())),
-    "code in another case, with blanks and a full stop": (
-        long(truthReasons=[" Truth_Reason_INCORRECT_information . "]),
-        READ,
-    ),
-    "code twice": (long(truthReasons=["truth_reason_incorrect_information"] * 2), READ),
-    "codes in the order of the model": (
-        long(truthReasons=["truth_reason_other", "truth_reason_incorrect_information"]),
-        truth_is(reasons=("truth_reason_other", "truth_reason_incorrect_information")),
-    ),
-    "unknown code": (
-        long(truthReasons=["truth_reason_boring", "truth_reason_other"]),
-        truth_is(reasons=("truth_reason_other",), unknown_reasons=1),
-    ),
-    "unknown code twice": (long(truthReasons=["dull", "Dull"]), truth_is(reasons=(), unknown_reasons=1)),
-    "two unknown codes": (long(truthReasons=["dull", ""]), truth_is(reasons=(), unknown_reasons=2)),
-    "code without its beginning": (
-        long(truthReasons=["incorrect_information"]),
-        truth_is(reasons=(), unknown_reasons=1),
-    ),
-    "code of another metric": (
-        long(truthReasons=["completeness_reason_other"]),
-        truth_is(reasons=(), unknown_reasons=1),
-    ),
-    "code that the original forgets": (
-        long(completenessReasons=["completeness_reason_lazy_unopinionated"]),
-        (*READ[:2], READ[2]._replace(reasons=("completeness_reason_lazy_unopinionated",))),
-    ),
-    # five
-    "five with a reasoning and codes": (
-        long(truth=5, truthReasoning="Not bad.", truthReasons=["truth_reason_other", "dull"]),
-        truth_is(rating=5, reasoning=PERFECT["truth"], reasons=()),
-    ),
-    "five throughout": (
-        long(**dict.fromkeys(METRICS, 5)),
-        tuple(Grade(metric, 5, PERFECT[metric]) for metric in METRICS),
-    ),
-    "five without codes": (long(truth=5, truthReasons=...), truth_is(rating=5, reasoning=PERFECT["truth"], reasons=())),
-    "five with codes in one text": (
-        long(truth=5, truthReasons="none"),
-        truth_is(rating=5, reasoning=PERFECT["truth"], reasons=()),
-    ),
-    "five with null reasoning and codes": (
-        long(truth="5", truthReasoning=None, truthReasons=None),
-        truth_is(rating=5, reasoning=PERFECT["truth"], reasons=()),
-    ),
-    "five without reasoning and codes": (
-        long(truth=5, truthReasoning=..., truthReasons=...),
-        truth_is(rating=5, reasoning=PERFECT["truth"], reasons=()),
-    ),
-    "five with codes of another type is not read": (long(truth=5, truthReasons=[3]), INVALID),
-    "four without codes is not read": (long(truth=4, truthReasons=...), INVALID),
-    "four with null reasoning": (long(truth=4, truthReasoning=None), truth_is(rating=4, reasoning="")),
-    "each grade an object with its reasons": (nested(), READ),
-    "a grade with two values": (long(truth={"score": 2, "rating": 4}), INVALID),
-    # wrong types and keys
-    **{f"without {key}": (long(**{key: ...}), INVALID) for key in GOOD},
-    **{f"null {key}": (long(**{key: None}), INVALID) for key in GOOD if not key.endswith("Reasoning")},
-    "three keys": ('{"relevance": 4, "truth": 4, "completeness": 4}', INVALID),
-    "other words in place of the codes": (long(truthReasons="truth_reason_other, see above"), INVALID),
-    "a number among the codes": (long(truthReasons=["truth_reason_other", 3]), INVALID),
-    "reasoning in a list": (long(truthReasoning=["Most of it is false."]), INVALID),
-    "grade in a list": (long(truth=[2]), INVALID),
-    "grade by name": (long(truth="Poor"), INVALID),
-    "true": (long(truth=True), INVALID),
-    "capital keys": (json.dumps({key.capitalize(): value for key, value in GOOD.items()}), READ),
-    "list of grades": ("[4, 2, 1]", INVALID),
-    "cut off in the last reasoning": (long()[: long().index("what a deadlock")], INVALID),
-    "refusal": ("I'm sorry, but I can't help with that.", INVALID),
-    "empty": ("", INVALID),
-    # off the scale
-    **{f"{metric} {value!r}": (long(**{metric: value}), OUT_OF_RANGE) for metric in METRICS for value in (0, 6, 4.5)},
-    "minus one": (long(truth=-1), OUT_OF_RANGE),
-    "six in a text": (long(truth="6"), OUT_OF_RANGE),
-    "off the scale before a wrong type": (long(relevance=6, completeness=None), INVALID),
-    "off the scale before a wrong list": (long(relevance=6, completenessReasons="other"), OUT_OF_RANGE),
-    "off the scale without reasoning": (long(truth=6, truthReasoning=None, truthReasons=None), OUT_OF_RANGE),
-}
+    """Write an answer of nine keys."""
+    return json.dumps({**GOOD, **changes})
 
 
 def short(*ratings: object) -> str:
     return json.dumps(dict(zip(METRICS, ratings, strict=True)))
 
 
-def grades(*ratings: int) -> tuple[Grade, ...]:
-    return tuple(Grade(metric, rating) for metric, rating in zip(METRICS, ratings, strict=True))
+def expected_grades(changes: Mapping[str, Mapping[str, Any]]) -> tuple[Grade, ...]:
+    """Return the grades of the good answer, some fields changed."""
+    rows = {name: {**fields} for name, fields in changes.items()}
+    for fields in rows.values():
+        fields.update({"reasons": tuple(fields["reasons"])} if "reasons" in fields else {})
+    return tuple(READ[metric]._replace(**rows.get(metric, {})) for metric in METRICS)
 
 
-SHORT_ANSWERS: dict[str, tuple[str, tuple[Grade, ...] | type[AnswerError]]] = {
-    "plain": (short(4, 2, 1), grades(4, 2, 1)),
-    "five": (short(5, 5, 5), grades(5, 5, 5)),
-    "digits in texts": (short("4", " 2", "1."), grades(4, 2, 1)),
-    "four point nought": (short(4.0, 2, 1), grades(4, 2, 1)),
-    "nine keys": (long(), grades(4, 2, 1)),
-    "trailing comma": ('{"relevance": 4, "truth": 2, "completeness": 1,}', grades(4, 2, 1)),
-    "fence": (f"```\n{short(4, 2, 1)}\n```", grades(4, 2, 1)),
-    "two keys": ('{"relevance": 4, "truth": 2}', INVALID),
-    "null": (short(4, None, 1), INVALID),
-    "false": (short(4, 2, 1).replace("2", "false"), INVALID),
-    "cut off before the last grade": ('{"relevance": 4, "truth": 2, "completeness":', INVALID),
-    "nought": (short(4, 0, 1), OUT_OF_RANGE),
-    "six": (short(6, 2, 1), OUT_OF_RANGE),
-    "a fraction": (short(4, 2, 1.5), OUT_OF_RANGE),
-    "off the scale before a wrong type": (short(6, 2, None), INVALID),
-}
+def nine_keys() -> Iterator[tuple[str, tuple[str, object]]]:
+    """Write the answers of the table: a text, or changes of the good answer and under no name the keys that go."""
+    for name, (answer, expected) in TABLES["nine keys"].items():
+        text = answer
+        if isinstance(answer, dict):
+            gone = answer.pop("", [])
+            text = json.dumps({key: value for key, value in {**GOOD, **answer}.items() if key not in gone})
+        yield name, (text, expected if isinstance(expected, str) else expected_grades(expected))
 
 
-def outcome(read: Callable[[str], object], text: str) -> object:
-    try:
-        return read(text)
-    except AnswerError as error:
-        return type(error)
+NINE_KEYS = dict(nine_keys())
 
 
-class TestReading:
-    @each_case(("text", "expected"), LONG_ANSWERS.values(), ids=LONG_ANSWERS)
-    def test_of_nine_keys(self, text: str, expected: object) -> None:
-        assert outcome(LONG_FORM.read, text) == expected
-
-    @each_case(("text", "expected"), SHORT_ANSWERS.values(), ids=SHORT_ANSWERS)
-    def test_of_three_keys(self, text: str, expected: object) -> None:
-        assert outcome(SHORT_FORM.read, text) == expected
-
-    @each_case("metric", METRICS)
-    def test_takes_every_code_of_a_metric_and_of_no_other(self, metric: str) -> None:
-        every_code = [f"{family}_reason_{ending}" for family, endings in CODES.items() for ending in endings]
-        read = LONG_FORM.read(long(**{metric: 3, f"{metric}Reasons": every_code}))
-        own = tuple(f"{metric}_reason_{ending}" for ending in CODES[metric])
-        expected = Grade(metric, 3, GOOD[f"{metric}Reasoning"], own, len(every_code) - len(own))
-        assert read[METRICS.index(metric)] == expected
-
-    @pytest.mark.parametrize("judge", [LONG_FORM, SHORT_FORM], ids=["long", "short"])
-    @given(
-        st.text()
-        | st.fixed_dictionaries(
-            {
-                key: st.integers(-1, 7) | st.floats() | st.text(max_size=5) | st.lists(st.text(max_size=5)) | st.none()
-                for key in GOOD
-            }
-        ).map(json.dumps)
-        | st.fixed_dictionaries(
-            {
-                **{key: st.just(value) for key, value in GOOD.items()},
-                **{metric: st.sampled_from([1, 3, 5, 6, "4"]) for metric in METRICS},
-                "truthReasons": st.lists(st.text(max_size=3) | st.just("truth_reason_other")),
-            }
-        ).map(json.dumps)
-    )
-    @settings(deadline=None)
-    def test_of_any_text_ends_in_three_grades_on_the_scale_or_says_why_not(self, judge: Judge, text: str) -> None:
-        try:
-            read = judge.read(text)
-        except AnswerError:
-            return
-        scores = judge.score(SHORT, [AnsweredPrompt(judge.prompts(SHORT)[0], read)]).scores
-        assert [score.metric for score in scores] == list(METRICS)
-        assert all(score.value in (0, 0.25, 0.5, 0.75, 1) for score in scores)
-        assert msgspec.json.encode(scores)
-
-    def test_says_what_is_wrong_without_words_of_the_answer(self) -> None:
-        for text, expected in (*LONG_ANSWERS.values(), ("secret " + long(truth="secret"), INVALID)):
-            if isinstance(expected, type):
-                with pytest.raises(expected) as caught:
-                    LONG_FORM.read(text)
-                assert not any(word in str(caught.value) for word in ("deadlock", "wanders", "secret", "sorry"))
+def run(judge: Judge, trace: Trace, model: LexicalModel | ScriptedModel) -> Assessment:
+    return asyncio.run(evaluate(judge, trace, model))
 
 
 def scored(judge: Judge, text: str) -> Reading:
     return judge.score(SHORT, [AnsweredPrompt(judge.prompts(SHORT)[0], judge.read(text))])
+
+
+class TestReading:
+    def test_of_nine_keys(self) -> None:
+        found = {name: outcome(LONG_FORM.read, text) for name, (text, _) in NINE_KEYS.items()}
+        assert found == {name: expected for name, (_, expected) in NINE_KEYS.items()}
+
+    def test_of_three_keys(self) -> None:
+        for name, (text, expected) in TABLES["three keys"].items():
+            grades = expected if isinstance(expected, str) else tuple(Grade(*grade[:2]) for grade in expected)
+            assert outcome(SHORT_FORM.read, text) == grades, name
+
+    def test_takes_every_code_of_a_metric_and_of_no_other(self) -> None:
+        every_code = [code for codes in CODES.values() for code in codes]
+        for place, metric in enumerate(METRICS):
+            read = LONG_FORM.read(long(**{metric: 3, f"{metric}Reasons": every_code}))
+            own = tuple(CODES[metric])
+            expected = Grade(metric, 3, GOOD[f"{metric}Reasoning"], own, len(every_code) - len(own))
+            assert read[place] == expected
+
+    def test_says_what_is_wrong_without_words_of_the_answer(self) -> None:
+        texts = [text for text, expected in NINE_KEYS.values() if isinstance(expected, str)]
+        for text in (*texts, "secret " + long(truth="secret")):
+            with pytest.raises(AnswerError) as caught:
+                LONG_FORM.read(text)
+            assert not any(word in str(caught.value) for word in ("deadlock", "wanders", "secret", "sorry")), text
 
 
 class TestScoring:
@@ -273,40 +121,15 @@ class TestScoring:
                 Score("completeness", 0.0, 1.0, "Unacceptable", passed=False, rationale="It says what a deadlock is."),
             ),
             "relevance: It wanders off once.\ntruth: Most of it is false.\ncompleteness: It says what a deadlock is.",
-            {
-                "reasons": {
-                    "relevance": ["relevance_reason_scope_too_large", "relevance_reason_other"],
-                    "truth": ["truth_reason_incorrect_information"],
-                    "completeness": ["completeness_reason_no_solution"],
-                }
-            },
+            {"reasons": {metric: GOOD[f"{metric}Reasons"] for metric in METRICS}},
         )
 
     def test_of_the_short_form_gives_three_scores_and_no_word_more(self) -> None:
-        assert scored(SHORT_FORM, short(5, 3, 4)) == Reading(
-            (
-                Score("relevance", 1.0, 5.0, "Exceptional", passed=True),
-                Score("truth", 0.5, 3.0, "Average", passed=False),
-                Score("completeness", 0.75, 4.0, "Good", passed=True),
-            ),
-            None,
-            {},
-        )
-
-    @each_case(
-        ("rating", "value", "name", "passed"),
-        [
-            (1, 0.0, "Unacceptable", False),
-            (2, 0.25, "Poor", False),
-            (3, 0.5, "Average", False),
-            (4, 0.75, "Good", True),
-            (5, 1.0, "Exceptional", True),
-        ],
-        ids=["1", "2", "3", "4", "5"],
-    )
-    def test_of_each_grade(self, rating: int, value: float, name: str, *, passed: bool) -> None:
-        scores = scored(SHORT_FORM, short(rating, rating, rating)).scores
-        assert scores == tuple(Score(metric, value, float(rating), name, passed) for metric in METRICS)
+        names = ["Unacceptable", "Poor", "Average", "Good", "Exceptional"]
+        for ratings in ((5, 3, 4), *((rating,) * 3 for rating in range(1, 6))):
+            grades = zip(METRICS, ratings, strict=True)
+            scores = (Score(m, (r - 1) / 4, float(r), names[r - 1], passed=r >= 4) for m, r in grades)
+            assert scored(SHORT_FORM, short(*ratings)) == Reading(tuple(scores), None, {})
 
     def test_of_a_five_gives_the_readers_sentence_and_no_codes(self) -> None:
         reading = scored(LONG_FORM, long(**dict.fromkeys(METRICS, 5)))
@@ -326,40 +149,127 @@ class TestScoring:
 
 
 class TestDefinition:
-    @pytest.mark.parametrize("judge", [LONG_FORM, SHORT_FORM], ids=["long", "short"])
-    def test_of_both_forms_gives_the_same_metrics_for_the_same_input(self, judge: Judge) -> None:
-        assert (judge.name, judge.needs, judge.cuts) == (
-            "relevance_truth_completeness",
-            ("input", "output"),
-            ("messages",),
-        )
-        assert judge.metrics == tuple(Metric(metric, "1..5", "4 or more", pass_at=0.75) for metric in METRICS)
-
-    def test_of_the_two_forms_makes_two_versions(self) -> None:
+    def test_of_both_forms_gives_the_same_metrics_for_the_same_input_in_two_versions(self) -> None:
+        for judge in (LONG_FORM, SHORT_FORM):
+            assert (judge.name, judge.needs, judge.cuts) == (
+                *("relevance_truth_completeness", ("input", "output")),
+                ("messages",),
+            )
+            assert judge.metrics == tuple(Metric(metric, "1..5", "4 or more", pass_at=0.75) for metric in METRICS)
         assert LONG_FORM.version != SHORT_FORM.version
         assert LONG_FORM.configured({"reasoning": True}).version == LONG_FORM.version
         assert SHORT_FORM.configured({}).version == LONG_FORM.version
+        for values in ({"reasoning": "perhaps"}, {"pass_at": 3}):
+            with pytest.raises(msgspec.ValidationError):
+                JUDGE.configured(values)
 
-    @pytest.mark.parametrize("values", [{"reasoning": "perhaps"}, {"pass_at": 3}], ids=["a wrong value", "a pass mark"])
-    def test_takes_no_other_settings(self, values: Mapping[str, object]) -> None:
-        with pytest.raises(msgspec.ValidationError):
-            JUDGE.configured(values)
-
-    def test_schema_of_nine_keys(self) -> None:
+    def test_schemas(self) -> None:
         grade = {"type": "integer", "enum": [1, 2, 3, 4, 5]}
-        properties: dict[str, object] = {}
-        for metric, endings in CODES.items():
-            codes = [f"{metric}_reason_{ending}" for ending in endings]
-            properties[metric] = grade
-            properties[f"{metric}Reasoning"] = {"type": "string"}
-            properties[f"{metric}Reasons"] = {"type": "array", "items": {"type": "string", "enum": codes}}
-        assert LONG_FORM.schema == strict(properties)
+        nine: dict[str, object] = {}
+        for metric, codes in CODES.items():
+            nine |= {metric: grade, f"{metric}Reasoning": {"type": "string"}}
+            nine[f"{metric}Reasons"] = {"type": "array", "items": {"type": "string", "enum": codes}}
+        for judge, properties in ((LONG_FORM, nine), (SHORT_FORM, dict.fromkeys(METRICS, grade))):
+            schema = {"type": "object", "properties": properties, "required": list(properties)}
+            assert judge.schema == {**schema, "additionalProperties": False}
         assert list(LONG_FORM.schema["properties"]) == list(GOOD)
 
-    def test_schema_of_three_keys(self) -> None:
-        grade = {"type": "integer", "enum": [1, 2, 3, 4, 5]}
-        assert SHORT_FORM.schema == strict(dict.fromkeys(METRICS, grade))
+
+class TestFixedPart:
+    @both_forms
+    def test_is_the_same_for_every_trace_with_the_steps_in_their_order(self, judge: Judge) -> None:
+        traces = [SHORT, LONG, *(trace for text in HOSTILE.values() for trace in filled(text))]
+        (fixed,) = judge.fixed_parts
+        assert {prompt.fixed for trace in traces for prompt in judge.prompts(trace)} == {fixed}
+        parts = [*(step.rubric for step in STEPS), MATERIAL_RULES, "How to answer"]
+        assert [fixed.count(part) for part in parts] == [1] * 5
+        assert sorted(parts, key=fixed.index) == parts
+        assert re.findall(r'^  "(\w+)": ', fixed, re.MULTILINE) == judge.schema["required"]
+
+    def test_of_the_long_form_explains_each_code_in_its_step_with_an_example(self) -> None:
+        shown = re.split(r"^Step \d\. ", LONG_FORM.fixed_parts[0], flags=re.MULTILINE)[1:]
+        for step, text in zip(STEPS, shown, strict=True):
+            matches = re.findall(r"^- (\w+_reason_\w+): \S.+\. Example: \S.+\.$", text, re.MULTILINE)
+            enum = LONG_FORM.schema["properties"][f"{step.metric}Reasons"]["items"]["enum"]  # type: ignore[index]
+            assert matches == step.codes == enum
+        assert "_reason_" not in SHORT_FORM.fixed_parts[0]
 
 
-def strict(properties: Mapping[str, object]) -> Mapping[str, object]:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+class TestMaterial:
+    def test_is_history_query_and_answer(self) -> None:
+        trace = Trace(trace_id="1", service="s", input="Why?", output="So.", messages=[Message("user", "Hi.", "Ada")])
+        (prompt,) = JUDGE.prompts(trace)
+        assert prompt.blocks == (Block("history", "[Ada (user)] Hi."), Block("query", "Why?"), Block("answer", "So."))
+
+    def test_without_history_says_so_and_with_one_cannot_say_that_there_is_none(self) -> None:
+        for messages in (None, [], [Message("tool", "42"), Message("user", "\n")]):
+            (prompt,) = JUDGE.prompts(msgspec.structs.replace(SHORT, messages=messages))
+            assert prompt.blocks[0] == Block("history", "No earlier messages.")
+            assert "`No earlier messages.`" in prompt.fixed
+        messages = [Message("", "No earlier messages.", name=" ")]
+        (prompt,) = JUDGE.prompts(msgspec.structs.replace(SHORT, messages=messages))
+        assert prompt.blocks[0] == Block("history", "[] No earlier messages.")
+
+
+class TestPipeline:
+    def test_leaves_out_the_oldest_messages_where_all_are_too_long(self) -> None:
+        messages = [Message("user", letter * 30_000) for letter in "abc"]
+        settings = ModelSettings(provider="scripted", model="m", max_input_tokens=14_000)
+        model = ScriptedModel([short(4, 4, 4)], settings)
+        assessment = run(SHORT_FORM, msgspec.structs.replace(SHORT, messages=messages), model)
+        assert assessment.details == {"left_out": {"messages": 2}}
+        (request,) = model.requests
+        assert f"\n[user] {'c' * 30_000}\n" in request.messages[1].content
+
+    def test_asks_once_more_for_an_unreadable_answer_and_not_for_a_grade_off_the_scale(self) -> None:
+        model = ScriptedModel([short(4, "so-so", 2), short(4, 3, 2)])
+        assessment = run(SHORT_FORM, SHORT, model)
+        assert ([score.raw for score in assessment.scores], len(model.requests)) == ([4, 3, 2], 2)
+        model = ScriptedModel([short(4, 6, 2), short(4, 3, 2)])
+        assessment = run(SHORT_FORM, SHORT, model)
+        assert (assessment.outcome, assessment.reason, assessment.scores) == ("unscored", "out_of_range", ())
+        assert len(model.requests) == 1
+
+    @both_forms
+    def test_with_the_lexical_model_scores_every_sample_that_has_a_query(self, judge: Judge) -> None:
+        for trace in all_samples():
+            assessment = run(judge, trace, LexicalModel())
+            if judge.missing(trace) is not None:
+                assert assessment.reason == "missing_input"
+                continue
+            assert assessment.outcome == "scored"
+            assert tuple(score.metric for score in assessment.scores) == METRICS
+            assert [bool(score.rationale) for score in assessment.scores] == [judge is LONG_FORM] * 3
+
+
+def guessed(trace: Trace) -> dict[str, object]:
+    return dict(LONG_FORM.heuristic(trace, LONG_FORM.prompts(trace)[0]))
+
+
+class TestHeuristic:
+    def test_grades_by_common_words(self) -> None:
+        for name, (fields, expected) in TABLES["guesses"].items():
+            trace = msgspec.convert({"trace_id": "1", "service": "s", **fields}, Trace)
+            guess = guessed(trace)
+            assert [guess[metric] for metric in METRICS] == expected, name
+            brief = SHORT_FORM.heuristic(trace, SHORT_FORM.prompts(trace)[0])
+            assert brief == dict(zip(METRICS, expected, strict=True)), name
+            perfect = [metric for metric in METRICS if guess[metric] == 5]
+            texts = [(guess[f"{metric}Reasoning"], guess[f"{metric}Reasons"]) for metric in perfect]
+            assert texts == [("", [])] * len(perfect), name
+
+    def test_says_what_it_compared(self) -> None:
+        output = "It is 7 miles to Rome. Perhaps 8. Bye."
+        trace = Trace(trace_id="1", service="s", input="Is it a long way to Rome?", output=output)
+        assert guessed(trace) == TABLES["guess in words"]
+
+    @both_forms
+    def test_answers_any_text_in_the_form_that_was_asked(self, judge: Judge) -> None:
+        traces = [trace for text in (*HOSTILE.values(), "a" * 100_000, "\ud800") for trace in filled(text)]
+        for trace in [SHORT, LONG, *traces]:
+            answer = judge.heuristic(trace, judge.prompts(trace)[0])
+            assert list(answer) == judge.schema["required"]
+            assert [grade.metric for grade in judge.read(json.dumps(answer))] == list(METRICS)
+
+    def test_is_never_sure_of_the_truth(self) -> None:
+        assert {guessed(trace)["truth"] for trace in all_samples()} <= {2, 3, 4}

@@ -1,13 +1,17 @@
-"""Retrieval relevance: one request per document, and the share of relevant ones as precision."""
+"""Retrieved documents of spans in all their forms, and retrieval relevance: one request per document, and the share."""
 
 import asyncio
+import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from judge_traces import LONG, SHORT, parse, yes_no_text
-from support.cases import each_case
+from tables import table
 
 from judges.calling.evaluation import evaluate, prepared
 from judges.catalog.retrieval_relevance import JUDGE, Shown
@@ -16,13 +20,16 @@ from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment, Score
 from judges.models.scripted import ScriptedModel, Step
-from tracejudge import Document, Span, Trace
+from judges.parsing.retrievals import Retrieval, Retrieved, of_context, of_spans, with_context
+from tracejudge import Document, Span, ToolCall, Trace
 
+TABLES = table("retrievals")
 SPANS = [
     Span("00a1", "search", kind="RETRIEVER", outputs=[{"page_content": "tea", "id": "kb-1"}, "", "milk"]),
     Span("00a2", "search again", "00a1", "RETRIEVER", outputs=["nested"]),
     Span("00b1", "look up", kind="retriever", outputs='["bread"]'),
 ]
+ONE = (Retrieved(1, "one"),)
 
 
 def asked(*context: Document | str, **fields: Any) -> Trace:
@@ -50,16 +57,15 @@ class TestPrompts:
             (Block("question", "Which drinks?"), Block("document", "Milk.")),
         ]
         assert [first.about, second.about] == [Shown(1, None), Shown(3, "kb-3")]
+        assert "kb-3" not in "".join(message.content for message in render(second)), "it is remembered and never sent"
 
-    def test_ask_about_the_documents_of_spans_instead_of_the_context(self) -> None:
+    def test_ask_about_the_documents_of_spans_instead_of_the_context_where_they_hold_any(self) -> None:
         prompts = JUDGE.prompts(JUDGE.prepare(asked("Water.", spans=SPANS)))
         assert [(prompt.about, prompt.blocks[-1].value) for prompt in prompts] == [
             (Shown(1, "kb-1", 0, "00a1", "search"), "tea"),
             (Shown(3, None, 0, "00a1", "search"), "milk"),
             (Shown(1, None, 1, "00b1", "look up"), "bread"),
         ]
-
-    def test_ask_about_the_context_where_spans_hold_no_document(self) -> None:
         spans = [Span("1", "search", kind="RETRIEVER", outputs="3 found"), Span("2", "chat", kind="LLM", outputs=["x"])]
         assert JUDGE.prompts(asked("Water.", spans=spans)) == JUDGE.prompts(asked("Water."))
 
@@ -68,131 +74,71 @@ class TestPrompts:
         assert {prompt.fixed for prompt in JUDGE.prompts(LONG)} == {fixed}
         assert "The rationale then says what the document is about and why that does not help." in fixed
 
+    def test_spans_with_documents_stand_for_an_absent_context(self) -> None:
+        for context in (None, [], [" "]):
+            trace = msgspec.structs.replace(asked(spans=SPANS), context=context)
+            assert JUDGE.missing(trace) == "the trace has no context"
+            assert JUDGE.missing(prepared(JUDGE, trace)) is None
+            assert len(JUDGE.prompts(prepared(JUDGE, trace))) == 3
 
-class TestNeeds:
-    @each_case("context", [None, [], [" "]], ids=repr)
-    def test_spans_with_documents_stand_for_an_absent_context(self, context: list[str | Document] | None) -> None:
-        trace = msgspec.structs.replace(asked(spans=SPANS), context=context)
-        assert JUDGE.missing(trace) == "the trace has no context"
-        assert JUDGE.missing(prepared(JUDGE, trace)) is None
-        assert len(JUDGE.prompts(prepared(JUDGE, trace))) == 3
-
-    def test_without_any_document_nothing_is_asked(self) -> None:
-        model = ScriptedModel([yes_no_text("yes")])
-        trace = asked(" ", spans=[Span("1", "search", kind="RETRIEVER")])
-        expected = Assessment("unscored", "missing_input", note="the trace has no context")
-        assert asyncio.run(evaluate(JUDGE, trace, model)) == expected
-        assert model.requests == []
-
-    def test_a_document_too_long_for_the_model_is_not_left_out(self) -> None:
-        model = ScriptedModel([yes_no_text("yes")], ModelSettings(provider="scripted", max_input_tokens=2000))
-        assessment = asyncio.run(evaluate(JUDGE, asked("Tea.", "Devices come with paper. " * 1000), model))
-        assert (assessment.outcome, assessment.reason, model.requests) == ("unscored", "input_too_long", [])
+    def test_without_any_document_and_with_one_too_long_nothing_is_asked(self) -> None:
+        for trace, reason, note in (
+            (asked(" ", spans=[Span("1", "search", kind="RETRIEVER")]), "missing_input", "the trace has no context"),
+            (asked("Tea.", "Devices come with paper. " * 1000), "input_too_long", None),
+        ):
+            model = ScriptedModel([yes_no_text("yes")], ModelSettings(provider="scripted", max_input_tokens=2000))
+            assessment = asyncio.run(evaluate(JUDGE, trace, model))
+            assert (assessment.outcome, assessment.reason, model.requests) == ("unscored", reason, [])
+            assert note is None or assessment == Assessment("unscored", "missing_input", note=note)
 
 
 class TestScoring:
-    def test_precision_is_the_share_of_relevant_documents(self) -> None:
-        trace = asked("tea", "bread", Document("milk", id="kb-3"), "", "soap", "water")
-        assert JUDGE.score(trace, answers(trace, ["yes", "no", "yes", "no", "yes"])) == Reading(
-            scored(0.6),
-            "3 of 5 documents are relevant; ranks 2 and 5 are not.",
-            {
-                "documents": [
-                    {"rank": 1, "retrieval_relevance": 1, "rationale": "yes: tea"},
-                    {"rank": 2, "retrieval_relevance": 0, "rationale": "no: bread"},
-                    {"rank": 3, "id": "kb-3", "retrieval_relevance": 1, "rationale": "yes: milk"},
-                    {"rank": 5, "retrieval_relevance": 0, "rationale": "no: soap"},
-                    {"rank": 6, "retrieval_relevance": 1, "rationale": "yes: water"},
-                ],
-                "unknown": 0,
-            },
-        )
-
-    def test_a_document_the_model_does_not_know_about_is_left_out_and_counted(self) -> None:
-        trace = asked("tea", "bread", "milk")
-        assert JUDGE.score(trace, answers(trace, ["unknown", "no", "yes"])) == Reading(
-            scored(0.5),
-            "1 of 2 documents is relevant; rank 2 is not; rank 1 was left open.",
-            {
-                "documents": [
-                    {"rank": 1, "retrieval_relevance": None, "rationale": "unknown: tea"},
-                    {"rank": 2, "retrieval_relevance": 0, "rationale": "no: bread"},
-                    {"rank": 3, "retrieval_relevance": 1, "rationale": "yes: milk"},
-                ],
-                "unknown": 1,
-            },
-        )
-
-    def test_abstains_where_it_knows_about_none(self) -> None:
-        trace = asked("tea", "bread")
-        reading = JUDGE.score(trace, answers(trace, ["unknown", "unknown"]))
-        assert (reading.scores, reading.rationale) == ((), "No document was judged; ranks 1 and 2 were left open.")
-        assert reading.details["unknown"] == 2
-
-    def test_details_stand_under_the_spans_and_the_value_is_over_all(self) -> None:
-        trace = asked(spans=SPANS)
-        assert JUDGE.score(trace, answers(trace, ["no", "no", "yes"])) == Reading(
-            scored(1 / 3),
-            "1 of 3 documents is relevant; ranks 1 and 3 of retrieval 1 are not.",
-            {
-                "spans": [
-                    {
-                        "span_id": "00a1",
-                        "name": "search",
-                        "precision": 0.0,
-                        "passed": False,
-                        "documents": [
-                            {"rank": 1, "id": "kb-1", "retrieval_relevance": 0, "rationale": "no: tea"},
-                            {"rank": 3, "retrieval_relevance": 0, "rationale": "no: milk"},
-                        ],
-                    },
-                    {
-                        "span_id": "00b1",
-                        "name": "look up",
-                        "precision": 1.0,
-                        "passed": True,
-                        "documents": [{"rank": 1, "retrieval_relevance": 1, "rationale": "yes: bread"}],
-                    },
-                ],
-                "unknown": 0,
-            },
-        )
+    def test_readings(self) -> None:
+        for name, (fields, results, value, rationale, details) in TABLES["readings"].items():
+            given = {"context": [], **fields, **({"spans": msgspec.to_builtins(SPANS)} if "spans" in fields else {})}
+            trace = msgspec.convert({**msgspec.to_builtins(asked()), **given}, Trace)
+            reading = JUDGE.score(trace, answers(trace, results))
+            assert reading.scores == (() if value is None else scored(value)), name
+            assert reading.rationale == rationale, name
+            assert {key: reading.details[key] for key in details} == details, name
+            assert value is None or not details or set(reading.details) == set(details), name
 
     def test_a_span_without_a_yes_or_no_has_no_precision_of_its_own(self) -> None:
         trace = asked(spans=SPANS)
         reading = JUDGE.score(trace, answers(trace, ["yes", "no", "unknown"]))
-        assert (reading.scores, reading.rationale) == (
-            scored(0.5),
-            "1 of 2 documents is relevant; rank 3 of retrieval 1 is not; rank 1 of retrieval 2 was left open.",
-        )
+        said = "1 of 2 documents is relevant; rank 3 of retrieval 1 is not; rank 1 of retrieval 2 was left open."
+        assert (reading.scores, reading.rationale) == (scored(0.5), said)
         spans: Any = reading.details["spans"]
         assert [span["precision"] for span in spans] == [0.5, None]
 
-    @each_case(
-        ("results", "said"),
-        [
-            (["yes"], "1 of 1 documents is relevant."),
-            (["yes"] * 3, "3 of 3 documents are relevant."),
-            (["no"], "0 of 1 documents are relevant; rank 1 is not."),
-            (["no"] * 4, "0 of 4 documents are relevant; ranks 1, 2, 3 and 4 are not."),
-        ],
-        ids=["one", "all", "not the only one", "none"],
-    )
-    def test_the_rationale_names_ranks(self, results: list[str], said: str) -> None:
-        trace = asked(*(f"document {number}" for number in range(len(results))))
-        assert JUDGE.score(trace, answers(trace, results)).rationale == said
-
-    def test_without_a_request_it_abstains(self) -> None:
+    def test_without_a_request_it_abstains_and_further_documents_than_the_setting_allows_are_counted(self) -> None:
         expected = Reading((), "No document was judged.", {"documents": [], "unknown": 0, "documents_missing": 1})
         assert JUDGE.score(SHORT, []) == expected
-
-    def test_further_documents_than_the_setting_allows_are_counted_and_not_asked_about(self) -> None:
         judge = JUDGE.configured({"max_documents": 2})
         trace = asked("one", " ", "two", "three", "four")
         prompts = judge.prompts(trace)
         assert [prompt.about.rank for prompt in prompts] == [1, 3]
         answered = [AnsweredPrompt(prompt, {"result": "yes", "rationale": "so"}) for prompt in prompts]
         assert judge.score(trace, answered).details["documents_left_out"] == 2
+
+    def test_the_pass_mark_is_a_setting_from_0_to_1_and_part_of_the_version(self) -> None:
+        trace = asked("a", "b", "c", "d", "e")
+        for pass_at, passed in ((0, True), (0.5, True), (0.6, True), (0.61, False), (1, False)):
+            judge = JUDGE.configured({"pass_at": pass_at})
+            (score,) = judge.score(trace, answers(trace, ["yes", "yes", "yes", "no", "no"])).scores
+            assert score == Score("precision", 0.6, 0.6, passed=passed)
+            assert judge.metrics == (Metric("precision", "0..1", f">= {pass_at:g}", pass_at=pass_at),)
+            assert (judge.version == JUDGE.version) is (pass_at == 0.5)
+        assert JUDGE.configured({}).version == JUDGE.version
+        for wrong in (-0.1, 1.1, float("nan"), "half", None, True):
+            with pytest.raises(msgspec.ValidationError):
+                JUDGE.configured({"pass_at": wrong})
+
+    def test_the_heuristic_looks_for_the_words_of_the_question(self) -> None:
+        for document, result, share in (("Of all drinks, tea.", "yes", 100), ("Soap.", "no", 0)):
+            (prompt,) = JUDGE.prompts(asked(document))
+            text = f"Let's think step by step. {share}% of the words of the question appear in the document."
+            assert JUDGE.heuristic(asked("Something else."), prompt) == {"rationale": text, "result": result}
 
 
 NO_ANSWER = {
@@ -204,93 +150,147 @@ NO_ANSWER = {
 }
 
 
-def judged(count: int, missing: set[int], step: Step | str, **settings: object) -> Assessment:
-    """Judge a trace of some documents, of which some get no answer; all others are relevant."""
+class TestPipeline:
+    @staticmethod
+    def judged(count: int, missing: set[int], step: Step | str, **settings: object) -> Assessment:
+        """Judge a trace of some documents, of which some get no answer; all others are relevant."""
 
-    def answer(request: ChatRequest) -> Step | str:
-        shown = next(block.value for block in parse(request.messages[1].content) if block.name == "document")
-        return step if int(shown) in missing else yes_no_text("yes")
+        def answer(request: ChatRequest) -> Step | str:
+            shown = next(block.value for block in parse(request.messages[1].content) if block.name == "document")
+            return step if int(shown) in missing else yes_no_text("yes")
 
-    trace = asked(*map(str, range(count)))
-    return asyncio.run(evaluate(JUDGE.configured(settings), trace, ScriptedModel([answer])))
+        trace = asked(*map(str, range(count)))
+        return asyncio.run(evaluate(JUDGE.configured(settings), trace, ScriptedModel([answer])))
 
-
-class TestMissing:
-    def test_a_document_without_an_answer_is_left_out_and_counted(self) -> None:
-        for name, (step, _) in NO_ANSWER.items():
-            assessment = judged(5, {1}, step)
-            assert (assessment.outcome, assessment.scores, assessment.details["documents_missing"]) == (
-                "scored",
-                scored(1.0),
-                1,
-            ), name
-            documents: Any = assessment.details["documents"]
-            assert [each["rank"] for each in documents] == [1, 3, 4, 5], name
-
-    def test_with_too_many_the_trace_is_unscored(self) -> None:
+    def test_a_document_without_an_answer_is_left_out_and_with_too_many_the_trace_is_unscored(self) -> None:
         for name, (step, reason) in NO_ANSWER.items():
+            assessment = self.judged(5, {1}, step)
+            assert (assessment.outcome, assessment.scores) == ("scored", scored(1.0)), name
+            documents: Any = assessment.details["documents"]
+            assert (assessment.details["documents_missing"], [each["rank"] for each in documents]) == (1, [1, 3, 4, 5])
             for count, missing in ((4, {1}), (5, {1, 2}), (1, {0})):
-                assessment = judged(count, missing, step)
+                assessment = self.judged(count, missing, step)
                 assert (assessment.outcome, assessment.reason) == ("unscored", reason), (name, count)
-
-    def test_the_share_is_a_setting(self) -> None:
         step, reason = NO_ANSWER["filtered"]
-        assert judged(5, {1}, step, max_missing=0).reason == reason
-        assert judged(10, {1, 2, 3}, step, max_missing=0.3).outcome == "scored"
-        assert judged(3, {0, 1, 2}, step, max_missing=1).reason == reason
+        assert self.judged(5, {1}, step, max_missing=0).reason == reason
+        assert self.judged(10, {1, 2, 3}, step, max_missing=0.3).outcome == "scored"
+        assert self.judged(3, {0, 1, 2}, step, max_missing=1).reason == reason
+        # A failure of the endpoint is none of one document.
+        assert self.judged(10, {1}, Step(failure="rate_limited")).reason == "rate_limited"
 
-    def test_a_failure_of_the_endpoint_is_none_of_one_document(self) -> None:
-        assert judged(10, {1}, Step(failure="rate_limited")).reason == "rate_limited"
+    def test_each_document_gets_its_own_answer(self) -> None:
+        def answer(request: ChatRequest) -> str:
+            document = parse(request.messages[1].content)[-1].value
+            return yes_no_text("yes" if document in {"tea", "milk"} else "no", f"Let's think step by step. {document}?")
 
-
-class TestPassMark:
-    @each_case(("pass_at", "passed"), [(0, True), (0.5, True), (0.6, True), (0.61, False), (1, False)], ids=repr)
-    def test_passes_from_it_on(self, pass_at: float, passed: bool) -> None:  # noqa: FBT001 - a case
-        judge = JUDGE.configured({"pass_at": pass_at})
-        trace = asked("a", "b", "c", "d", "e")
-        (score,) = judge.score(trace, answers(trace, ["yes", "yes", "yes", "no", "no"])).scores
-        assert score == Score("precision", 0.6, 0.6, passed=passed)
-        assert judge.metrics == (Metric("precision", "0..1", f">= {pass_at:g}", pass_at=pass_at),)
-
-    def test_is_part_of_the_version(self) -> None:
-        assert JUDGE.configured({"pass_at": 0.5}).version == JUDGE.configured({}).version == JUDGE.version
-        assert JUDGE.configured({"pass_at": 0.6}).version != JUDGE.version
-
-    @each_case("pass_at", [-0.1, 1.1, float("nan"), "half", None, True], ids=repr)
-    def test_stands_from_0_to_1(self, pass_at: object) -> None:
-        with pytest.raises(msgspec.ValidationError):
-            JUDGE.configured({"pass_at": pass_at})
+        assessment = asyncio.run(evaluate(JUDGE, asked("bread", "tea", "soap", "milk"), ScriptedModel([answer])))
+        said = "2 of 4 documents are relevant; ranks 1 and 3 are not."
+        assert (assessment.outcome, assessment.scores, assessment.rationale) == ("scored", scored(0.5), said)
+        documents: Any = assessment.details["documents"]
+        assert [entry["rationale"] for entry in documents] == ["bread?", "tea?", "soap?", "milk?"]
+        assert [call.status for call in assessment.calls] == ["ok"] * 4
 
 
-def test_each_document_gets_its_own_answer_over_the_real_pipeline() -> None:
-    def answer(request: ChatRequest) -> str:
-        document = parse(request.messages[1].content)[-1].value
-        return yes_no_text("yes" if document in {"tea", "milk"} else "no", f"Let's think step by step. {document}?")
-
-    model = ScriptedModel([answer])
-    assessment = asyncio.run(evaluate(JUDGE, asked("bread", "tea", "soap", "milk"), model))
-    assert (assessment.outcome, assessment.scores, assessment.rationale) == (
-        "scored",
-        scored(0.5),
-        "2 of 4 documents are relevant; ranks 1 and 3 are not.",
-    )
-    documents: Any = assessment.details["documents"]
-    assert [entry["rationale"] for entry in documents] == ["bread?", "tea?", "soap?", "milk?"]
-    assert [call.status for call in assessment.calls] == ["ok"] * 4
+def span(
+    span_id: str, parent_id: str | None = None, kind: str | None = "RETRIEVER", *outputs: Any, **more: Any
+) -> Span:
+    """Build a span that by default retrieved one document of its own name."""
+    retrieved = outputs[0] if outputs else more.pop("outputs", [span_id])
+    return Span(span_id, f"step {span_id}", parent_id, kind, outputs=retrieved, **more)
 
 
-@pytest.mark.parametrize(
-    ("document", "result", "share"),
-    [("Of all drinks, tea.", "yes", 100), ("Soap.", "no", 0)],
-    ids=["shares words", "shares none"],
+def ids(*spans: Span) -> list[str]:
+    return [retrieval.span_id for retrieval in of_spans(spans)]
+
+
+def documents(outputs: object = None, attributes: dict[str, object] | None = None) -> tuple[Retrieved, ...]:
+    parts = of_spans([span("a", outputs=outputs, attributes=attributes)])
+    return parts[0].documents if parts else ()
+
+
+class TestSpans:
+    def test_a_kind_says_retrieval_in_any_case_or_in_an_attribute(self) -> None:
+        for kind in ("RETRIEVER", "retriever", "Retrieval", " RETRIEVAL "):
+            assert of_spans([span("one", kind=kind)]) == (Retrieval("one", "step one", ONE),), kind
+        for name, said in (
+            ("openinference.span.kind", "RETRIEVER"),
+            ("mlflow.spanType", "RETRIEVER"),
+            ("mlflow.spanType", '"RETRIEVER"'),
+            ("gen_ai.operation.name", "retrieval"),
+        ):
+            assert ids(span("one", kind="INTERNAL", attributes={name: said})) == ["one"], name
+        for other in (None, "", "LLM", "CLIENT", "retrieve", "reranker"):
+            attributes = {"mlflow.spanType": 7, "openinference.span.kind": ["a"]}
+            assert ids(span("one", kind=other, attributes=attributes)) == [], other
+        assert (of_spans(None), of_spans([])) == ((), ())
+
+    def test_top_level_has_no_retrieval_above_it(self) -> None:
+        for rows, found in TABLES["top level"]:
+            assert ids(*(span(*row) for row in rows)) == found, rows
+
+    def test_they_take_time_in_proportion_to_their_number(self) -> None:
+        chain = [span(str(n), str(n - 1), "CHAIN") for n in range(20_000)]
+        leaves = [span(f"leaf {n}", "19999") for n in range(2_000)]
+        start = time.thread_time()
+        assert len(ids(*chain, *leaves)) == 2_000
+        assert time.thread_time() - start < 2
+
+
+KEYS = ["documents", "page_content", "text", "content", "id", "x"]
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner),
+    max_leaves=12,
 )
-def test_the_heuristic_looks_for_the_words_of_the_question(document: str, result: str, share: int) -> None:
-    (prompt,) = JUDGE.prompts(asked(document))
-    text = f"Let's think step by step. {share}% of the words of the question appear in the document."
-    assert JUDGE.heuristic(asked("Something else."), prompt) == {"rationale": text, "result": result}
+NAMES = ["mlflow.spanType", "retrieval.documents.0.document.content", "retrieval.documents.7.document.id", "x"]
 
 
-def test_a_prompt_remembers_what_it_never_sends() -> None:
-    (prompt,) = JUDGE.prompts(asked(Document("Tea.", id="kb-17")))
-    assert "kb-17" not in "".join(message.content for message in render(prompt))
-    assert prompt.about == Shown(1, "kb-17")
+class TestOutputs:
+    def test_in_every_known_form_and_anything_else_is_no_document(self) -> None:
+        for outputs in TABLES["outputs"]:
+            assert documents(outputs) == (Retrieved(1, "one"), Retrieved(2, "two")), outputs
+        texts = ("one", "", "{", "[" * 100_000, "\ud800", '"one"')
+        for other in (*texts, 7, None, {}, {"documents": 7}, {"docs": ["one"]}, [[]]):
+            assert documents(other) == (), str(other)[:20]
+
+    def test_blank_and_unreadable_documents_keep_their_rank_and_ids_where_there_are_any(self) -> None:
+        outputs = ["one", " ", 7, None, {"text": 7}, {"title": "t"}, ["two"], {"text": "", "content": "three"}]
+        assert documents(outputs) == (Retrieved(1, "one"), Retrieved(8, "three"))
+        nothing = ("", None, True, 1.5, ["a"], 10**5000)
+        for given_id, kept in (("kb-1", "kb-1"), (7, "7"), *((each, None) for each in nothing)):
+            assert documents([{"text": "one", "id": given_id}]) == (Retrieved(1, "one", kept),), str(given_id)[:9]
+        context = ["one", " ", Document("three", id="kb-3"), Document("four", id="")]
+        assert of_context(context) == (Retrieved(1, "one"), Retrieved(3, "three", "kb-3"), Retrieved(4, "four"))
+        assert of_context(None) == of_context(["", Document("\n")]) == ()
+
+    def test_of_attributes(self) -> None:
+        ranked = (Retrieved(1, "one"), Retrieved(3, "two", "kb-2"), Retrieved(4, "three"))
+        assert documents(None, TABLES["flattened"]) == ranked, "in the order of their numbers"
+        named = (Retrieved(1, "one", "kb-1"),)
+        parts = [{"id": "kb-1", "score": 0.9, "content": "one"}, {"id": "kb-2", "score": 0.1}]
+        for written in (parts, json.dumps(parts)):
+            assert documents(None, {"gen_ai.retrieval.documents": written}) == named
+        for name in ("mlflow.spanOutputs", "output.value"):
+            assert documents(None, {name: json.dumps([{"page_content": "one", "id": "kb-1"}])}) == named
+            assert documents(None, {name: "3 documents"}) == ()
+        flattened = "retrieval.documents.0.document.content"
+        assert documents(None, {flattened: "one", "output.value": '["other"]'}) == ONE
+        assert documents(["one"], {flattened: "other"}) == ONE, "outputs go before attributes"
+        assert documents("3 documents", {flattened: "other"}) == (Retrieved(1, "other"),)
+
+    def test_that_are_no_list_are_one_document_of_the_context(self) -> None:
+        calls = [ToolCall("search", result="by a tool")]
+        for output, expected in TABLES["in words"].items():
+            for each in (span("1", outputs=output), span("1", outputs=None, attributes={"output.value": output})):
+                trace = Trace(trace_id="1", service="s", output="o", spans=[each], tool_calls=calls)
+                context: Any = with_context(trace, ["search"]).context or ()
+                assert [document.text for document in context] == expected, output
+
+    @given(values | values.map(json.dumps), st.none() | st.dictionaries(st.sampled_from(NAMES), values))
+    def test_no_json_raises_or_gives_a_blank_document(
+        self, outputs: object, attributes: dict[str, object] | None
+    ) -> None:
+        for document in documents(outputs, attributes):
+            assert document.text.strip()
+            assert document.rank >= 1
+            assert document.id is None or document.id

@@ -1,194 +1,267 @@
-"""What a judge is shown besides its own fields: earlier messages, retrieved context, and what a cut leaves of them."""
+"""What a judge is shown besides its own fields, earlier messages and retrieved context, and what a cut leaves of them.
+
+A long trace loses as few as possible of its oldest messages and last documents. The corpus of conversations says what
+every judge is shown of earlier messages, retrievals and tools.
+"""
 
 import asyncio
 import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import msgspec
-from judge_traces import SHORT, yes_no_text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judge_traces import ASKING, SHORT, parse, yes_no_text
+from msgspec.structs import replace as changed
 from support.cases import each_case
+from tables import table
 
 from judges.calling.evaluation import evaluate
+from judges.core.judge import Judge
 from judges.core.model import ModelSettings
-from judges.core.prompt import with_earlier_messages
+from judges.core.prompt import Block, Prompt, conversation, documents, render, with_earlier_messages
 from judges.core.verdict import Assessment
 from judges.custom import define
 from judges.models.scripted import ScriptedModel
 from judges.parsing.retrievals import has_context, with_context
 from judges.registry import catalogue, load_judges
-from tracejudge import Document, Message, Span, ToolCall, Trace
+from judges.requests.request import truncate_to_context
+from tracejudge import Document, Message, ToolCall, Trace
+from worker.core.selection.stream_entry import TraceEntry, read_entry
 
-ASKED, ANSWERED = Message("user", "Is it open?"), Message("assistant", "Yes.")
-BEFORE = (Message("user", "Hello."), Message("assistant", "Hello!"))
-CALLING, RESULT = Message("assistant"), Message("tool", "open=1")
-LOOKING = Message("assistant", "I am looking it up.")
-
-MESSAGES = {
-    "nothing repeated": ([*BEFORE], [*BEFORE]),
-    "no messages": ([], []),
-    "the query": ([*BEFORE, ASKED], [*BEFORE]),
-    "the query with other blanks": ([*BEFORE, Message("user", " Is it\nopen? ")], [*BEFORE]),
-    "query and answer": ([*BEFORE, ASKED, ANSWERED], [*BEFORE]),
-    "the query and its tool calls": ([*BEFORE, ASKED, CALLING, RESULT], [*BEFORE]),
-    "the query, a remark and tool calls": ([*BEFORE, ASKED, LOOKING, RESULT, ANSWERED], [*BEFORE]),
-    "the query asked before, with its own answer": ([ASKED, Message("assistant", "No.")],) * 2,
-    "the query asked before and sent again": (
-        [ASKED, Message("assistant", "No."), ASKED],
-        [ASKED, Message("assistant", "No.")],
-    ),
-    "the same answer to another question": ([Message("user", "Is it near?"), ANSWERED],) * 2,
-    "tool messages and blank ones": ([*BEFORE, CALLING, RESULT, Message("user", " ")], [*BEFORE]),
-}
+TABLES = table("shown")
+CORPUS = Path(__file__).with_name("corpora") / "conversations.jsonl"
+GROUNDEDNESS = catalogue()["groundedness"]
 
 
-def test_query_and_answer_are_not_shown_again_as_earlier_messages() -> None:
-    trace = Trace(trace_id="1", service="s", input="Is it open?", output="Yes.")
-    for name, (messages, kept) in MESSAGES.items():
-        parts = with_earlier_messages(msgspec.structs.replace(trace, messages=messages)).messages
-        assert parts == kept, name
+def messages_of(rows: list[list[str]]) -> list[Message]:
+    return [Message(role, content) for role, content in rows]
 
 
-def test_a_conversation_of_a_judge_in_words_holds_query_and_answer_once() -> None:
-    judge = define("polite", {"instructions": "Is {{ conversation }} polite?"})
-    trace = Trace(trace_id="1", service="s", input="Is it open?", output="Yes.", messages=[*BEFORE, ASKED, ANSWERED])
-    (prompt,) = judge.prompts(judge.prepare(trace))
-    assert prompt.blocks[0].value.splitlines() == [
-        *(f"[{message.role}] {message.content}" for message in (*BEFORE, ASKED, ANSWERED))
-    ]
+class TestEarlierMessages:
+    ASKED = Trace(trace_id="1", service="s", input="Is it open?", output="Yes.")
 
+    def test_query_and_answer_are_not_shown_again(self) -> None:
+        for name, (rows, kept) in TABLES["messages"].items():
+            shown = with_earlier_messages(changed(self.ASKED, messages=messages_of(rows))).messages
+            assert shown == messages_of(kept), name
 
-def retriever(outputs: object, span_id: str = "a", parent: str | None = None) -> Span:
-    return Span(span_id, "search", parent, "RETRIEVER", outputs=outputs)
-
-
-def tool(result: object, name: str = "kb_search") -> ToolCall:
-    return ToolCall(name, {}, result)
-
-
-CONTEXTS: dict[str, tuple[dict[str, object], list[str]]] = {
-    "the trace's own": ({"context": ["Own."], "spans": [retriever(["Other."])]}, ["Own."]),
-    "blank, so that of spans": ({"context": [" "], "spans": [retriever(["Tea."])]}, ["Tea."]),
-    "two retrievals, a document in both": (
-        {"spans": [retriever(["Tea.", "Milk."]), retriever(["Milk.", "Water."], "b")]},
-        ["Tea.", "Milk.", "Water."],
-    ),
-    "spans before tools": ({"spans": [retriever(["Tea."])], "tool_calls": [tool("Milk.")]}, ["Tea."]),
-    "a tool": ({"tool_calls": [tool("Milk."), tool("Sent.", "send_mail")]}, ["Milk."]),
-    "a tool that returns documents": ({"tool_calls": [tool([{"text": "A."}, {"content": "B."}])]}, ["A.", "B."]),
-    "documents as JSON": ({"tool_calls": [tool('{"documents": ["A.", "B."]}')]}, ["A.", "B."]),
-    "another object": ({"tool_calls": [tool({"größe": 3})]}, ['{"größe": 3}']),
-    "a call and its span": (
-        {"tool_calls": [tool("Milk.")], "spans": [Span("a", "kb_search", kind="TOOL", outputs='"Milk."')]},
-        ["Milk."],
-    ),
-    "a span of the GenAI conventions": (
-        {"spans": [Span("a", "execute_tool kb_search", attributes={"gen_ai.tool.call.result": "Milk."})]},
-        ["Milk."],
-    ),
-    "a span with the tool's name as attribute": (
-        {"spans": [Span("a", "step", outputs="Milk.", attributes={"gen_ai.tool.name": "kb_search", "x": [1]})]},
-        ["Milk."],
-    ),
-    "no result": ({"tool_calls": [tool(None), tool(""), tool([]), tool({})]}, []),
-    "nothing": ({}, []),
-}
+    def test_a_conversation_of_a_judge_in_words_holds_query_and_answer_once(self) -> None:
+        judge = define("polite", {"instructions": "Is {{ conversation }} polite?"})
+        rows = TABLES["messages"]["query and answer"][0]
+        (prompt,) = judge.prompts(judge.prepare(changed(self.ASKED, messages=messages_of(rows))))
+        assert prompt.blocks[0].value.splitlines() == [f"[{role}] {content}" for role, content in rows]
 
 
 def test_context_comes_from_trace_spans_or_tools() -> None:
-    for name, (fields, texts) in CONTEXTS.items():
-        trace = Trace(trace_id="1", service="s", output="o", **fields)  # type: ignore[arg-type]
+    for name, (fields, texts) in TABLES["contexts"].items():
+        trace = msgspec.convert({"trace_id": "1", "service": "s", "output": "o", **fields}, Trace)
         context = with_context(trace, ("kb_search",)).context or []
         assert [each.text if isinstance(each, Document) else each for each in context if each != " "] == texts, name
         assert has_context(trace, ("kb_search",)) == bool(texts), name
         assert has_context(trace) == bool(texts and ("context" in fields or "RETRIEVER" in repr(fields))), name
 
 
-LONG_DOCUMENTS = ["All devices come with a warranty of two years.", "Devices come with paper. " * 1000]
-TALK = [Message("user", "word " * 2000), Message("assistant", "I see.")]
-CUT = msgspec.structs.replace(SHORT, context=LONG_DOCUMENTS)
+class TestScoredOrNot:
+    """A trace with left-out documents is unscored whatever the answer, or scored whatever it is."""
 
+    CUT = changed(SHORT, context=["All devices come with a warranty of two years.", "Devices come with paper. " * 1000])
+    TALK = (Message("user", "word " * 2000), Message("assistant", "I see."))
+    SMALL = ModelSettings(provider="scripted", model="scripted", max_input_tokens=4_000)
 
-SMALL = ModelSettings(provider="scripted", model="scripted", max_input_tokens=4_000)
+    def judged(self, judge: Judge, trace: Trace, text: str) -> Assessment:
+        return asyncio.run(evaluate(judge, trace, ScriptedModel([text], self.SMALL)))
 
+    @each_case("name", TABLES["answers"])
+    def test_by_its_setting(self, name: str) -> None:
+        judge = catalogue()[name]
+        for answer in TABLES["answers"][name]:  # one that passes and one that fails
+            for trace in (self.CUT, changed(self.CUT, messages=[*self.TALK])):
+                assessment = self.judged(judge, trace, answer)
+                assert (assessment.outcome, assessment.reason) == ("unscored", "input_too_long")
+                assert (assessment.scores, assessment.calls) == ((), ())
+                assert assessment.details["left_out"]["context"] == 1  # type: ignore[index]
+            kept = self.judged(judge.configured({"score_cut": True}), self.CUT, answer)
+            assert (kept.outcome, kept.details["left_out"]) == ("scored", {"context": 1})
+            assert self.judged(judge, SHORT, answer).outcome == "scored"
 
-def judged(name: str, trace: Trace, text: str, **settings: object) -> Assessment:
-    model = ScriptedModel([text], SMALL)
-    return asyncio.run(evaluate(catalogue()[name].configured(settings), trace, model))
-
-
-def support(key: str, *, supported: bool) -> str:
-    return json.dumps(
-        {
-            "relevance_explanation": "It helps.",
-            "all_relevant_sentence_keys": [key],
-            "overall_supported_explanation": "It was looked up.",
-            "overall_supported": supported,
-            "sentence_support_information": [],
-            "all_utilized_sentence_keys": [key],
+    def test_all_judges_that_show_documents_follow_one_rule(self) -> None:
+        tables: dict[str, dict[str, object]] = {
+            "guidelines": {},
+            "safety": {"parts": ["output", "context"]},
+            "words": {"instructions": "{{ outputs }} {{ context }}"},
+            "choices": {"custom_prompt": "{{ context }} is [[yes]] or [[no]]?"},
         }
-    )
+        for scored in (False, True):
+            judges = load_judges({name: {**each, "score_cut": scored} for name, each in tables.items()})
+            plain = load_judges({**tables, "kept": {}})
+            for name in tables:
+                for answer in ("yes", "no"):
+                    trace = changed(self.CUT, guidelines=["Be brief."])
+                    assessment = self.judged(judges[name], trace, yes_no_text(answer))
+                    assert assessment.outcome == ("scored" if scored else "unscored"), (name, assessment.note)
+                    assert assessment.details["left_out"] == {"context": 1}
+                assert (judges[name].version == plain[name].version) is not scored
+
+    def test_where_only_old_messages_are_left_out_the_verdict_is_scored_with_a_mark(self) -> None:
+        for name in ("groundedness", "relevance_to_query"):
+            for answer, value in (("yes", 1.0), ("no", 0.0)):
+                trace = changed(SHORT, messages=[*self.TALK])
+                assessment = self.judged(catalogue()[name], trace, yes_no_text(answer))
+                assert (assessment.outcome, assessment.scores[0].value) == ("scored", value)
+                assert assessment.details == {"left_out": {"messages": 1}}
 
 
-def facts(label: str, excerpt: str | None) -> str:
-    return json.dumps({"sentence": SHORT.output, "label": label, "rationale": "So.", "excerpt": excerpt})
+FIXED = "x" * 30
 
 
-# Of each grounding judge a passing and a failing answer.
-GROUNDING = {
-    "groundedness": (yes_no_text("yes"), yes_no_text("no")),
-    "faithfulness": ('{"justification": "So.", "score": 5}', '{"justification": "So.", "score": 2}'),
-    "relevance": ('{"justification": "So.", "score": 5}', '{"justification": "So.", "score": 2}'),
-    "facts_grounding": (facts("supported", "a warranty of two years"), facts("unsupported", None)),
-    "ragbench": (support("0a", supported=True), support("0a", supported=False)),
-    "ragbench_sources": (support("D1_S1", supported=True), support("D1_S1", supported=False)),
-}
+def one_request(trace: Trace) -> tuple[Prompt, ...]:
+    return (Prompt(FIXED, (Block("history", conversation(trace)), *documents(trace.context))),)
 
 
-TALK_AND_DOCUMENTS = msgspec.structs.replace(CUT, messages=TALK)
-CUT_FIELDS = {"parts": ["output", "context"]}
-IN_WORDS = {"instructions": "{{ outputs }} {{ context }}"}
+def one_request_a_document(trace: Trace) -> tuple[Prompt, ...]:
+    return tuple(Prompt(FIXED, documents([document])) for document in trace.context or ())
 
 
-@each_case("name", GROUNDING)
-def test_a_trace_with_left_out_documents_is_unscored_whatever_the_answer_or_scored_whatever_it_is(name: str) -> None:
-    for answer in GROUNDING[name]:
-        for trace in (CUT, TALK_AND_DOCUMENTS):
-            assessment = judged(name, trace, answer)
-            assert (assessment.outcome, assessment.reason, assessment.scores, assessment.calls) == (
-                "unscored",
-                "input_too_long",
-                (),
-                (),
-            )
-            assert assessment.details["left_out"]["context"] == 1  # type: ignore[index]
-        kept = judged(name, CUT, answer, score_cut=True)
-        assert (kept.outcome, kept.details["left_out"]) == ("scored", {"context": 1})
-        assert judged(name, SHORT, answer).outcome == "scored"
+def cutting(*cuts: str) -> Judge:
+    return replace(GROUNDEDNESS, cuts=cuts, needs=("output",), prompts=one_request)
 
 
-def test_all_judges_that_show_documents_follow_one_rule() -> None:
-    rules = msgspec.structs.replace(CUT, guidelines=["Be brief."])
-    tables: dict[str, dict[str, object]] = {
-        "guidelines": {},
-        "safety": CUT_FIELDS,
-        "words": IN_WORDS,
-        "choices": {"custom_prompt": "{{ context }} is [[yes]] or [[no]]?"},
-    }
-    for scored in (False, True):
-        judges = load_judges({name: {**table, "score_cut": scored} for name, table in tables.items()})
-        plain = load_judges({**tables, "kept": {}})
-        for name in tables:
-            for answer in ("yes", "no"):
-                model = ScriptedModel([yes_no_text(answer)], SMALL)
-                assessment = asyncio.run(evaluate(judges[name], rules, model))
-                assert assessment.outcome == ("scored" if scored else "unscored"), (name, assessment.note)
-                assert assessment.details["left_out"] == {"context": 1}
-            assert (judges[name].version == plain[name].version) is not scored
+BOTH = cutting("messages", "context")
 
 
-def test_where_only_old_messages_are_left_out_the_verdict_is_scored_with_a_mark() -> None:
-    talked = msgspec.structs.replace(SHORT, messages=TALK)
-    for name in ("groundedness", "relevance_to_query"):
-        for answer, value in (("yes", 1.0), ("no", 0.0)):
-            assessment = judged(name, talked, yes_no_text(answer))
-            assert (assessment.outcome, assessment.scores[0].value) == ("scored", value)
-            assert assessment.details == {"left_out": {"messages": 1}}
+def trace_of(messages: list[str], context: list[str | Document]) -> Trace:
+    said = [Message("user", text) for text in messages]
+    return Trace(trace_id="1", service="s", output="o", messages=said, context=context)
+
+
+def size_bytes(*prompts: Prompt) -> int:
+    """Return the material of the largest request as the model sees it."""
+    return max(sum(len(message.content.encode()) for message in render(prompt)) for prompt in prompts)
+
+
+def tokens_for(whole: Trace) -> int:
+    """Return the smallest limit for an untruncated trace, at three bytes per token."""
+    return -(-size_bytes(*one_request(whole)) // 3)
+
+
+class TestTruncation:
+    @staticmethod
+    def cut(judge: Judge, whole: Trace, limit: int) -> tuple[Trace, dict[str, int]] | None:
+        fitted = truncate_to_context(judge, whole, limit)
+        if fitted is None:
+            return None
+        assert fitted.prompts == judge.prompts(fitted.trace)
+        return fitted.trace, dict(fitted.left_out)
+
+    def test_the_oldest_messages_go_first_and_then_the_lowest_ranked_documents_but_for_the_first(self) -> None:
+        a, b, c, d = (letter * 30 for letter in "abcd")
+        whole = trace_of([a, b], [c, Document(d), d])
+        assert self.cut(BOTH, whole, tokens_for(whole)) == (whole, {})
+        assert truncate_to_context(BOTH, whole, tokens_for(whole)).trace is whole  # type: ignore[union-attr]
+        one_less = trace_of([b], [c, Document(d), d])
+        assert self.cut(BOTH, whole, tokens_for(whole) - 1) == (one_less, {"messages": 1})
+        for kept, lost in ((trace_of([], [c, Document(d)]), 1), (trace_of([], [c]), 2)):
+            assert self.cut(BOTH, whole, tokens_for(kept)) == (kept, {"messages": 2, "context": lost})
+        assert self.cut(BOTH, whole, tokens_for(trace_of([], [c])) - 1) is None
+
+    def test_the_judge_says_what_may_go_and_in_which_order(self) -> None:
+        a, c = "a" * 30, "c" * 30
+        whole, kept = trace_of([a, a], [c, c]), trace_of([a, a], [c])
+        assert self.cut(cutting("context", "messages"), whole, tokens_for(kept)) == (kept, {"context": 1})
+        assert self.cut(cutting("messages"), whole, tokens_for(trace_of([], [c]))) is None
+        assert self.cut(cutting(), whole, tokens_for(whole)) == (whole, {})
+        assert self.cut(cutting(), whole, tokens_for(whole) - 1) is None
+
+    def test_letters_count_with_their_bytes_and_signs_that_cannot_be_seen_as_they_are_shown(self) -> None:
+        for sign, size in (("語", 3), ("\u200b", 8)):
+            whole = trace_of([], [sign * 30])
+            assert tokens_for(whole) == tokens_for(trace_of([], ["x" * 30 * size]))
+            assert truncate_to_context(BOTH, whole, tokens_for(whole)) is not None
+            assert truncate_to_context(BOTH, whole, tokens_for(whole) - 1) is None
+        assert truncate_to_context(BOTH, trace_of([], ["\ud800"]), 100) is not None, "half a surrogate pair"
+
+    def test_of_several_requests_the_longest_decides(self) -> None:
+        judge = replace(BOTH, prompts=one_request_a_document)
+        whole, kept = trace_of([], ["a" * 30, "b" * 60]), trace_of([], ["a" * 30])
+        limit = -(-size_bytes(*one_request_a_document(whole)) // 3)
+        assert self.cut(judge, whole, limit) == (whole, {})
+        assert self.cut(judge, whole, limit - 1) == (kept, {"context": 1})
+
+    def test_a_cut_that_leaves_only_blank_documents_does_not_serve(self) -> None:
+        """Else the judge would be asked about no document at all, and find everything ungrounded."""
+        asked = Trace(trace_id="1", service="s", input="Why?", output="So.")
+        for first, serves in ((" ", False), ("word", True)):
+            fitted = truncate_to_context(GROUNDEDNESS, changed(asked, context=[first, "word " * 10_000]), 5_000)
+            assert (fitted is not None) is serves
+
+    @each_case("judge", ASKING.values(), ids=ASKING)
+    def test_a_cut_of_each_judge_keeps_what_it_needs(self, judge: Judge) -> None:
+        long = "word " * 2_000
+        calls = [ToolCall("search", {"page": page}, long) for page in range(5)]
+        fields = {"expected_response": "So.", "guidelines": ["Be short."], "tool_calls": calls}
+        whole = changed(trace_of([long] * 5, ["first", *[long] * 5]), input="Why?", output="So.", **fields)
+        fitted = truncate_to_context(judge, whole, 9_000)
+        if "context" in judge.cuts:
+            assert fitted is not None
+        if fitted is None:
+            return
+        assert judge.missing(fitted.trace) is None
+        assert set(fitted.left_out) <= {*judge.cuts, "results"} & {"messages", "context", "results"}
+
+    texts = st.lists(st.text(max_size=12), max_size=6)
+
+    @given(texts, texts, st.integers(0, 60))
+    @settings(deadline=None)
+    def test_a_cut_fits_and_is_the_smallest_that_does(
+        self, messages: list[str], context: list[str], limit: int
+    ) -> None:
+        whole = trace_of(messages, [*context])
+        # All cuts there are, the smallest first: messages one by one, then documents without any message.
+        ways = [(count, 0) for count in range(len(messages) + 1)]
+        ways += [(len(messages), count) for count in range(1, len(context))]
+        cuts = [trace_of(messages[older:], [*context[: len(context) - lower]]) for older, lower in ways]
+        best = next((cut for cut in cuts if size_bytes(*one_request(cut)) <= limit * 3), None)
+        fitted = self.cut(BOTH, whole, limit)
+        assert (fitted and fitted[0]) == best
+        if fitted is not None:
+            trace, left_out = fitted
+            counts = {"messages": len(messages) - len(trace.messages or ())}
+            counts["context"] = len(context) - len(trace.context or ())
+            assert left_out == {name: count for name, count in counts.items() if count}
+            assert changed(trace, messages=whole.messages, context=whole.context) == whole
+
+
+def faults_of(case: Mapping[str, Any]) -> list[str]:
+    """Judge a case of the corpus, and compare what all requests show with what they must."""
+    values = {**case.get("settings", {})}
+    tools = tuple(values.pop("context_tools", ()))
+    limits = {name: values.pop(name) for name in ("max_input_tokens",) if name in values}
+    judge = catalogue().get(case["judge"])
+    judge = judge.configured(values) if judge else define("followed", values)
+    # The worker reads the trace from the stream.
+    payload = msgspec.json.encode({"trace_id": "1", "service": "s", **case["trace"]})
+    entry = read_entry((b"1-0", {b"v": b"1", b"t": payload}), 1 << 20)
+    if not isinstance(entry, TraceEntry):
+        return [str(entry)]
+    model = ScriptedModel(["no answer"], ModelSettings(provider="scripted", model="scripted", **limits))
+    verdict = asyncio.run(evaluate(judge, entry.trace, model, context_tools=tools))
+    requests = [request.messages[1].content for request in model.requests]
+    if "outcome" in case:
+        return [] if (verdict.reason, requests) == (case["outcome"], []) else [f"{verdict.reason}, not refused"]
+    if not requests:
+        return [f"no request: {verdict.reason}"]
+    material = "\n".join(block.value for block in parse(requests[0]))
+    faults = [f"not shown: {text[:50]}" for text in case["must_show"] if text not in material]
+    faults += [f"shown: {text[:50]}" for text in case["must_not_show"] if text in material]
+    times = {text: (material.count(text), count) for text, count in case.get("times", {}).items()}
+    return faults + [f"shown {shown} times: {text}" for text, (shown, count) in times.items() if shown != count]
+
+
+def test_every_conversation_is_shown_as_the_corpus_expects() -> None:
+    cases = [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()]
+    assert len(cases) == 40
+    assert {case["id"]: faults for case in cases if (faults := faults_of(case))} == {}

@@ -1,4 +1,4 @@
-"""The six tools over one trace: three tasks of a judge, what each tool gives, and what a wrong call is told."""
+"""The six tools over one trace: tasks of a judge, what each tool gives, spans as exporters leave them, wrong calls."""
 
 import json
 from collections.abc import Iterator
@@ -6,34 +6,33 @@ from typing import Any
 
 import pytest
 from attacks import EVERYWHERE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Status, StatusCode
 from support.cases import each_case
-from trace_spans import BEGAN_AT, FAILED_ID, LARGE_ID, SLOW_ID, long_trace, step, trace
+from tables import table
+from trace_spans import BEGAN_AT, FAILED_ID, LARGE_ID, SLOW_ID, ask, long_trace, step, trace
 
+from judges.agent import spans as span_contents
+from judges.agent.patterns import _ESCAPE, _meant, views  # two ways to read escapes are compared
+from judges.agent.spans import as_json
 from judges.agent.toolbox import TraceToolbox
 from judges.core.prompt import neutralise
 from tracejudge import Message, Span, ToolCall, Trace, Usage
+from tracejudge.otel.joining import join
+from tracejudge.otel.span_buffer import SpanGroup, raw_span
 
-NAMES = [
-    "get_trace_info",
-    "get_root_span",
-    "get_span",
-    "list_spans",
-    "search_trace_regex",
-    "get_span_performance_and_timing_report",
-]
+TABLES = table("trace_tools")
+REPORT = "get_span_performance_and_timing_report"
+NAMES = ["get_trace_info", "get_root_span", "get_span", "list_spans", "search_trace_regex", REPORT]
 
 
 @pytest.fixture(scope="module")
 def long_box() -> TraceToolbox:
     return TraceToolbox(long_trace())
-
-
-def ask(toolbox: TraceToolbox | Trace, name: str, /, **arguments: Any) -> dict[str, Any]:
-    """Call a tool as a model does."""
-    opened = TraceToolbox(toolbox) if isinstance(toolbox, Trace) else toolbox
-    answer = json.loads(opened.call(name, json.dumps(arguments)))
-    assert isinstance(answer, dict)
-    return answer
 
 
 def pages(toolbox: TraceToolbox, name: str, **arguments: Any) -> Iterator[dict[str, Any]]:
@@ -46,11 +45,16 @@ def pages(toolbox: TraceToolbox, name: str, **arguments: Any) -> Iterator[dict[s
             return
 
 
-def content(toolbox: TraceToolbox | Trace, name: str = "get_root_span", /, **arguments: Any) -> dict[str, Any]:
-    opened = TraceToolbox(toolbox) if isinstance(toolbox, Trace) else toolbox
+def content(asked: TraceToolbox | Trace, name: str = "get_root_span", /, **arguments: Any) -> dict[str, Any]:
+    opened = TraceToolbox(asked) if isinstance(asked, Trace) else asked
     decoded = json.loads("".join(page["content"] for page in pages(opened, name, **arguments)))
     assert isinstance(decoded, dict)
     return decoded
+
+
+def listed(*spans: Span) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = ask(trace(*spans), "list_spans")["spans"]
+    return rows
 
 
 class TestTasks:
@@ -64,11 +68,10 @@ class TestTasks:
         assert (read["status"], read["inputs"]) == ("error", {"id": 217})
 
     def test_the_slowest_step_is_found_by_the_report(self, long_box: TraceToolbox) -> None:
-        report = ask(long_box, "get_span_performance_and_timing_report")
+        report = ask(long_box, REPORT)
         assert [row["id"] for row in report["slowest"][:2]] == ["f" * 16, SLOW_ID]
         fields = {"id": SLOW_ID, "name": "find_order 101", "kind": "tool", "status": "ok"}
-        fields |= {"start_s": 12.12, "duration_s": 7.5, "self_s": 7.5}
-        assert report["slowest"][1] == fields
+        assert report["slowest"][1] == {**fields, "start_s": 12.12, "duration_s": 7.5, "self_s": 7.5}
 
     @each_case("size", [99_999, 200_000, None])
     def test_a_large_span_is_read_page_by_page(self, long_box: TraceToolbox, size: int | None) -> None:
@@ -89,87 +92,44 @@ class TestTasks:
 
 class TestInfo:
     def test_says_what_stands_outside(self) -> None:
-        sample = trace(
-            step("a", started_at=BEGAN_AT, ended_at=BEGAN_AT + 2.5),
-            step("b", "a", status="ERROR"),
-            id="1" * 16,
-            model="small",
-            user_id="somebody",
-            error="it failed",
-            usage=Usage(3, 4),
-            started_at=BEGAN_AT,
-        )
-        assert ask(sample, "get_trace_info") == {
-            "trace_id": "4b" * 16,
-            "id": "1" * 16,
-            "service": "shop",
-            "model": "small",
-            "status": "error",
-            "error": "it failed",
-            "started_at": "2025-10-09T08:53:20+00:00",
-            "ended_at": "2025-10-09T08:53:22.500000+00:00",
-            "duration_s": 2.5,
-            "usage": {"input_tokens": 3, "output_tokens": 4},
-            "spans": 2,
-            "failed_spans": 1,
-            "root_span_id": "a",
-            "id_of_trace_itself": "trace",
-        }
+        spans = (step("a", started_at=BEGAN_AT, ended_at=BEGAN_AT + 2.5), step("b", "a", status="ERROR"))
+        given = {"id": "1" * 16, "model": "small", "user_id": "somebody", "error": "it failed", "usage": Usage(3, 4)}
+        assert ask(trace(*spans, **given, started_at=BEGAN_AT), "get_trace_info") == TABLES["info"]
 
     def test_expectations_feedback_and_users_are_shown_by_no_tool(self) -> None:
-        sample = trace(step("a"), expected_response="SECRET", guidelines=["SECRET"], user_id="SECRET")
-        toolbox = TraceToolbox(sample)
+        toolbox = TraceToolbox(trace(step("a"), expected_response="SECRET", guidelines=["SECRET"], user_id="SECRET"))
         read = [toolbox.call(name, "{}") for name in NAMES] + [toolbox.call("get_span", '{"span_id": "trace"}')]
         assert "SECRET" not in "".join(read)
 
-
-class TestWithoutSpans:
-    GIVEN = Trace(
-        trace_id="t",
-        service="shop",
-        output="Two.",
-        input="How many?",
-        messages=[Message("system", "Be short.")],
-        tool_calls=[ToolCall("count", {"of": "lamps"}, 2)],
-    )
-
-    def test_the_trace_is_the_one_step(self) -> None:
-        listed = ask(self.GIVEN, "list_spans")
-        assert [(row["id"], row["is_root"]) for row in listed["spans"]] == [("trace", True)]
-        assert "no recorded spans" in listed["note"]
-        assert "no recorded spans" in ask(self.GIVEN, "get_trace_info")["note"]
-
-    def test_the_root_is_what_the_trace_itself_holds(self) -> None:
-        read = content(self.GIVEN)
+    def test_a_trace_without_spans_is_one_step_and_searched_once(self) -> None:
+        calls, messages = [ToolCall("count", {"of": "lamps"}, 2)], [Message("system", "Be short.")]
+        asked = trace(input="How many?", output="Two.", messages=messages, tool_calls=calls)
+        rows = ask(asked, "list_spans")
+        assert [(row["id"], row["is_root"]) for row in rows["spans"]] == [("trace", True)]
+        assert "no recorded spans" in rows["note"]
+        assert "no recorded spans" in ask(asked, "get_trace_info")["note"]
+        read = content(asked)
         assert read["inputs"] == {"messages": [{"role": "system", "content": "Be short."}], "input": "How many?"}
-        calls = [{"name": "count", "arguments": {"of": "lamps"}, "result": 2}]
-        assert read["outputs"] == {"output": "Two.", "tool_calls": calls}
-
-    def test_it_is_searched_once(self) -> None:
-        reply = ask(self.GIVEN, "search_trace_regex", pattern="HOW MANY")
+        made = [{"name": "count", "arguments": {"of": "lamps"}, "result": 2}]
+        assert read["outputs"] == {"output": "Two.", "tool_calls": made}
+        reply = ask(asked, "search_trace_regex", pattern="HOW MANY")
         assert [(match["span_id"], match["match"]) for match in reply["matches"]] == [("trace", "How many")]
 
 
 class TestSpan:
-    def test_only_attributes_that_are_asked_for(self) -> None:
-        sample = trace(step("a", inputs="in", attributes={"x": 1, "y": 2}))
-        read = content(sample, attributes_to_fetch=["y", "z"])
+    def test_only_attributes_that_are_asked_for_and_inputs_and_outputs_that_stand_in_attributes(self) -> None:
+        read = content(trace(step("a", inputs="in", attributes={"x": 1, "y": 2})), attributes_to_fetch=["y", "z"])
         assert (read["inputs"], read["attributes"]) == ("in", {"y": 2})
-
-    @each_case(
-        ("asked", "said"),
-        [
+        for asked, said in (
             ("input.value", "output.value"),
             ("gen_ai.input.messages", "gen_ai.output.messages"),
             ("traceloop.entity.input", "traceloop.entity.output"),
             ("mlflow.spanInputs", "mlflow.spanOutputs"),
-        ],
-    )
-    def test_inputs_and_outputs_may_stand_in_attributes(self, asked: str, said: str) -> None:
-        sample = trace(step("a", attributes={asked: '{"q": 1}', said: "out", "other": 3}))
-        read = content(sample)
-        assert (read["inputs"], read["outputs"], read["attributes"]) == ('{"q": 1}', "out", {"other": 3})
-        assert content(sample, attributes_to_fetch=[asked])["attributes"] == {asked: '{"q": 1}'}
+        ):
+            sample = trace(step("a", attributes={asked: '{"q": 1}', said: "out", "other": 3}))
+            read = content(sample)
+            assert (read["inputs"], read["outputs"], read["attributes"]) == ('{"q": 1}', "out", {"other": 3})
+            assert content(sample, attributes_to_fetch=[asked])["attributes"] == {asked: '{"q": 1}'}
 
     def test_a_page_token_of_another_content_is_refused(self) -> None:
         toolbox = TraceToolbox(trace(step("a", outputs="x" * 500, attributes={"y": "z" * 50})))
@@ -183,9 +143,8 @@ class TestSpan:
         for _ in range(100_000):
             deep = [deep]
         read = content(trace(step("a", inputs=10**5000, outputs="out", attributes={"deep": deep, "x": 1})))
-        assert read["outputs"] == "out"
+        assert (read["inputs"], read["outputs"]) == ("[cannot be shown as JSON]", "out")
         assert read["attributes"] == {"deep": "[cannot be shown as JSON]", "x": 1}
-        assert read["inputs"] == "[cannot be shown as JSON]"
         while deep:  # taken apart by hand: freeing it at once would overflow the stack of some versions
             deep = deep.pop()
 
@@ -194,41 +153,22 @@ class TestSpan:
         toolbox = TraceToolbox(trace(step("a", name=text, outputs={"said": text}, attributes={text: text})))
         answer = toolbox.call("get_root_span", "{}")
         assert neutralise(answer) == answer
-        read = content(toolbox)
         # Line breaks are kept apart, and control characters stay the escapes that JSON has for them.
-        assert neutralise(read["outputs"]["said"]) == neutralise(text)
-        listed = ask(toolbox, "list_spans")["spans"]
-        assert [(row["id"], row["is_root"]) for row in listed] == [("a", True)]
+        assert neutralise(content(toolbox)["outputs"]["said"]) == neutralise(text)
+        assert [(row["id"], row["is_root"]) for row in ask(toolbox, "list_spans")["spans"]] == [("a", True)]
 
 
 class TestList:
     def test_rows_say_what_tells_steps_apart(self) -> None:
-        sample = trace(
-            step("a", None, 0.0, 4.0, kind="server"),
-            step("b", "a", 1.0, 0.25, kind="llm", status="STATUS_CODE_ERROR", attributes={"x": 1, "y": 2}),
-        )
-        assert ask(sample, "list_spans")["spans"][1] == {
-            "id": "b",
-            "name": "step b",
-            "kind": "llm",
-            "start_s": 1.0,
-            "end_s": 1.25,
-            "duration_s": 0.25,
-            "parent_id": "a",
-            "status": "error",
-            "is_root": False,
-            "attributes": ["x", "y"],
-        }
+        second = step("b", "a", 1.0, 0.25, kind="llm", status="STATUS_CODE_ERROR", attributes={"x": 1, "y": 2})
+        assert listed(step("a", None, 0.0, 4.0, kind="server"), second)[1] == TABLES["row"]
 
-    def test_pages_hold_every_span_once(self, long_box: TraceToolbox) -> None:
+    def test_pages_hold_every_span_once_and_are_never_too_large(self, long_box: TraceToolbox) -> None:
         read = list(pages(long_box, "list_spans", max_results=90))
         assert [len(page["spans"]) for page in read] == [90, 90, 90, 90, 40]
         assert len({row["id"] for page in read for row in page["spans"]}) == 400
-
-    def test_a_page_is_never_too_large(self) -> None:
         spans = [step(str(number), attributes={f"{name}" * 60: 1 for name in range(60)}) for number in range(100)]
-        toolbox = TraceToolbox(trace(*spans))
-        read = list(pages(toolbox, "list_spans"))
+        read = list(pages(TraceToolbox(trace(*spans)), "list_spans"))
         assert all(len(json.dumps(page)) < 105_000 for page in read)
         assert len(read) > 1
         assert sum(len(page["spans"]) for page in read) == 100
@@ -236,44 +176,232 @@ class TestList:
 
 
 class TestWrongCalls:
-    @each_case(
-        ("name", "arguments", "told"),
-        [
-            ("get_spans", "{}", "There is no tool `get_spans`. Tools are: get_trace_info, "),
-            ("get_span", "{", "The arguments are no JSON. Send one JSON object with these keys: span_id (required), "),
-            ("get_span", "[1]", "The arguments are no JSON object. Send"),
-            ("get_span", "{}", "missing required field `span_id`"),
-            ("get_span", '{"span_id": 7}', "Expected `str`, got `int` - at `$.span_id`"),
-            ("get_span", '{"span_id": "q"}', "There is no span `q`. Spans are: a. list_spans gives all ids."),
-            ("get_root_span", '{"span": "a"}', "unknown field `span`"),
-            ("get_root_span", '{"max_content_length": 1000000}', "Expected `int` <= 200000"),
-            ("get_root_span", '{"max_content_length": "many"}', "Expected `int`, got `str`"),
-            ("get_root_span", '{"attributes_to_fetch": "x"}', "Expected `array`, got `str`"),
-            ("list_spans", '{"max_results": 0}', "Expected `int` >= 1"),
-            ("get_trace_info", '{"trace_id": "t"}', "This tool takes no arguments: send {}."),
-            ("search_trace_regex", '{"pattern": ""}', "The pattern is empty."),
-            ("search_trace_regex", '{"pattern": "(a"}', "The pattern cannot be used: missing ): (a. Send"),
-        ],
-    )
-    def test_are_told_what_to_send_instead(self, name: str, arguments: str, told: str) -> None:
-        answer = json.loads(TraceToolbox(trace(step("a"))).call(name, arguments))
-        assert list(answer) == ["error"]
-        assert told in answer["error"]
+    def test_are_told_what_to_send_instead(self) -> None:
+        for name, arguments, told in TABLES["wrong calls"]:
+            answer = json.loads(TraceToolbox(trace(step("a"))).call(name, arguments))
+            assert list(answer) == ["error"], (name, arguments)
+            assert told in answer["error"], (name, arguments)
 
-    @each_case("arguments", ["", " ", "{}", '{"max_results": null}', '{"max_results": "100"}'])
-    def test_slips_of_weak_models_are_read(self, arguments: str) -> None:
-        assert len(json.loads(TraceToolbox(trace(step("a"))).call("list_spans", arguments))["spans"]) == 1
+    def test_slips_of_weak_models_are_read(self) -> None:
+        for arguments in ("", " ", "{}", '{"max_results": null}', '{"max_results": "100"}'):
+            answer = json.loads(TraceToolbox(trace(step("a"))).call("list_spans", arguments))
+            assert len(answer["spans"]) == 1, arguments
 
     def test_an_unreadable_trace_is_a_tool_error_and_no_exception(self) -> None:
         toolbox = TraceToolbox(trace(Span(span_id="a", name=7)))  # type: ignore[arg-type]
         assert "cannot read this trace" in ask(toolbox, "list_spans")["error"]
 
+    def test_tools_are_strict_objects_with_words_for_each_argument(self) -> None:
+        tools = TraceToolbox(trace()).tools
+        assert [tool.name for tool in tools] == NAMES
+        for tool in tools:
+            shown: Any = tool.parameters
+            assert (shown["type"], shown["additionalProperties"]) == ("object", False)
+            assert all(argument["description"] for argument in shown["properties"].values())
+            assert len(tool.description) > 50
 
-def test_tools_are_strict_objects_with_words_for_each_argument() -> None:
-    tools = TraceToolbox(trace()).tools
-    assert [tool.name for tool in tools] == NAMES
-    for tool in tools:
-        shown: Any = tool.parameters
-        assert (shown["type"], shown["additionalProperties"]) == ("object", False)
-        assert all(argument["description"] for argument in shown["properties"].values())
-        assert len(tool.description) > 50
+
+class TestExporters:
+    """Kinds and states in any spelling, roots that are missing, circles, odd times."""
+
+    def test_kind_is_one_word_for_all_dialects_and_status_any_spelling(self) -> None:
+        for kind, attributes, shown in TABLES["kinds"]:
+            assert listed(step("a", kind=kind, attributes=attributes))[0]["kind"] == shown, (kind, attributes)
+        for status, shown in TABLES["states"]:
+            assert listed(step("a", status=status))[0]["status"] == shown, status
+
+    def test_the_root_is_chosen(self) -> None:
+        for rows, root, roots in TABLES["roots"]:
+            spans = [step(*row) for row in rows]
+            reply = ask(trace(*spans), "get_root_span")
+            assert reply["span_id"] == root, rows
+            assert [row["id"] for row in listed(*spans) if row["is_root"]] == roots, rows
+            assert reply.get("other_roots", []) == [other for other in roots if other != root], rows
+
+    def test_ids_that_are_shared_are_told_apart_and_every_step_is_found_by_its_own(self) -> None:
+        rows = listed(step("a"), step("a", "a", 1.0), step("b", "a", 2.0), step("", "a", 3.0), step("trace", None, 4.0))
+        ids = [(row["id"], row["parent_id"]) for row in rows]
+        # The second is its own parent by its id: nothing tells that the first was meant.
+        assert ids == [("a", None), ("a#2", None), ("b", "a"), ("unnamed", "a"), ("trace", None)]
+        spans = [step("a"), step("a"), step("a#2"), step("y\u200bz"), step("x" * 5000), step("trace"), step("")]
+        toolbox = TraceToolbox(trace(*spans))
+        for row in ask(toolbox, "list_spans")["spans"]:
+            assert json.loads(ask(toolbox, "get_span", span_id=row["id"])["content"])["id"] == row["id"]
+        sample = trace(step("trace"), input="q")
+        own = ask(sample, "get_trace_info")["id_of_trace_itself"]
+        assert json.loads(ask(sample, "get_span", span_id=own)["content"])["inputs"] == {"input": "q"}
+
+    def test_times_are_in_seconds_since_the_trace_began(self) -> None:
+        rows = listed(step("late", None, 5.5, 0.25), step("early", None, 2.0), step("without", None, None))
+        times = [(row["id"], row["start_s"], row["end_s"]) for row in rows]
+        assert times == [("early", 0.0, 1.0), ("late", 3.5, 3.75), ("without", None, None)]
+        read = json.loads(ask(trace(Span("a", "n", started_at=1e300)), "get_root_span")["content"])
+        assert read["started_at"] == "1e+300"
+
+    def test_times_that_cannot_be_used_give_no_duration(self) -> None:
+        infinite = {"started_at": float("inf"), "ended_at": float("nan")}
+        for times in ({"started_at": 5.0, "ended_at": 4.0}, {"started_at": 5.0}, {"ended_at": 5.0}, infinite):
+            assert listed(Span("a", "n", **times))[0]["duration_s"] is None
+            report = ask(trace(Span("a", "n", **times)), REPORT)
+            assert (report["spans_without_usable_times"], report["total_s"], report["slowest"]) == (1, None, [])
+
+    def test_a_trace_of_the_exporter(self) -> None:
+        """Spans that OpenTelemetry's SDK recorded, joined as the exporter joins them."""
+        recorded = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(recorded))
+        tracer = provider.get_tracer("shop")
+        chat = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.input.messages": '[{"role": "user", "content": "Is it open?"}]',
+            "gen_ai.output.messages": '[{"role": "assistant", "content": "Yes, until six."}]',
+        }
+        look_up = {"openinference.span.kind": "TOOL", "tool.name": "hours", "input.value": '{"day": "Monday"}'}
+        with tracer.start_as_current_span("POST /ask"):
+            with tracer.start_as_current_span("hours", attributes=look_up) as tool:
+                tool.record_exception(TimeoutError("no answer from the calendar"))
+                tool.set_status(Status(StatusCode.ERROR))
+            with tracer.start_as_current_span("chat small", attributes=chat):
+                pass
+        raw = [span for finished in recorded.get_finished_spans() if (span := raw_span(finished)) is not None]
+        (root,) = (span for span in raw if span.is_local_root)
+        fields = join(SpanGroup(root, tuple(raw)))
+        assert fields is not None
+        sample = Trace(service="shop", **fields)
+        rows = ask(sample, "list_spans")["spans"]
+        assert [(row["name"], row["kind"], row["status"], row["is_root"]) for row in rows] == [
+            ("POST /ask", "internal", None, True),
+            ("hours", "tool", "error", False),
+            ("chat small", "llm", None, False),
+        ]
+        (match, *_) = ask(sample, "search_trace_regex", pattern="timeouterror")["matches"]
+        assert match["span_id"] == rows[1]["id"]
+        read = json.loads(ask(sample, "get_span", span_id=rows[1]["id"])["content"])
+        assert read["inputs"] == {"day": "Monday"}
+        assert read["outputs"] == "TimeoutError: no answer from the calendar"
+
+
+class TestReport:
+    # Identity, parent, start and duration in seconds, kind, and state where there is one.
+    GIVEN = trace(*(step(*row, kind=kind, status=[*state, None][0]) for *row, kind, state in TABLES["steps"]))
+
+    def test_time_of_a_step_itself_is_without_those_below_it(self) -> None:
+        report = ask(self.GIVEN, REPORT)
+        assert {row["id"]: row["self_s"] for row in report["slowest"]}["root"] == 1.0
+        assert [row["id"] for row in report["most_time_by_themselves"]][:2] == ["three", "one"]
+        assert report["total_s"] == 10.0
+        # Steps below that outlast those above count only within them.
+        report = ask(trace(step("a", None, 1.0, 2.0), step("b", "a", 0.0, 1.5), step("c", "a", 2.5, 9.0)), REPORT)
+        assert {row["id"]: row["self_s"] for row in report["slowest"]}["a"] == 1.0
+
+    def test_time_by_kind_and_overlapping_spans(self) -> None:
+        report = ask(self.GIVEN, REPORT)
+        assert report["by_kind"] == TABLES["by kind"]
+        # Steps that only touch do not overlap.
+        assert report["overlaps"] == TABLES["overlaps"]
+
+
+SMALL = settings(max_examples=60, deadline=None)
+texts = st.text(st.characters() | st.sampled_from('aé日😀\u200b\r\n"\\\x1b'), max_size=30)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+few_ids = st.sampled_from(["", "a", "b", "a#2", "trace", "\ud800"])
+times = st.none() | st.floats() | st.sampled_from([0.0, 1.0, 2.0])
+kinds = st.none() | texts | st.sampled_from(["INTERNAL", '"TOOL"'])
+any_attributes = st.none() | st.dictionaries(texts | st.just("input.value"), values, max_size=4)
+any_spans = st.builds(
+    Span, few_ids | texts, texts, st.none() | few_ids, kinds, times, times, kinds, values, values, any_attributes
+)
+traces = st.builds(
+    Trace,
+    **dict.fromkeys(("trace_id", "service", "output"), texts),
+    **dict.fromkeys(("input", "error"), st.none() | texts),
+    **dict.fromkeys(("started_at", "ended_at"), times),
+    spans=st.none() | st.lists(any_spans, max_size=6),
+)
+KEYS = ["span_id", "attributes_to_fetch", "max_content_length", "page_token", "max_results", "pattern", "max_matches"]
+tokens = st.sampled_from(["0-0", "1-2", "5-300", "a", "(a+)+$", "error|x", "\ud800"])
+given_values = values | few_ids | tokens | st.integers(0, 300)
+any_arguments = st.dictionaries(st.sampled_from(KEYS), given_values, max_size=3).map(json.dumps) | texts
+
+
+class TestProperties:
+    """Pages make the whole, places lead back, and nothing is ever raised."""
+
+    @SMALL
+    @given(traces, st.lists(st.tuples(st.sampled_from(NAMES) | texts, any_arguments), min_size=1, max_size=5))
+    def test_a_call_gives_a_visible_json_object_whatever_is_called(
+        self, of: Trace, calls: list[tuple[str, str]]
+    ) -> None:
+        toolbox = TraceToolbox(of)
+        for name, text in calls:
+            answer = toolbox.call(name, text)
+            assert isinstance(json.loads(answer), dict)
+            assert neutralise(answer) == answer
+            answer.encode()
+        for tool in toolbox.tools:
+            required: Any = tool.parameters["required"]
+            told = ask(toolbox, tool.name, **dict.fromkeys(required, "trace"))
+            assert "cannot read this trace" not in str(told.get("error")), "every tool can read every trace"
+
+    @SMALL
+    @given(values, st.integers(100, 150))
+    def test_pages_put_together_are_the_content(self, outputs: object, size: int) -> None:
+        toolbox = TraceToolbox(trace(step("a", outputs=outputs)))
+        whole = ask(toolbox, "get_root_span")
+        pieces = [page["content"] for page in pages(toolbox, "get_root_span", max_content_length=size)]
+        assert all(0 < len(piece.encode()) <= size for piece in pieces)
+        assert "".join(pieces) == whole["content"]
+        assert len(whole["content"].encode()) == whole["content_size_bytes"]
+
+    @SMALL
+    @given(traces, st.integers(1, 3))
+    def test_pages_of_a_list_hold_every_span_once(self, of: Trace, size: int) -> None:
+        toolbox = TraceToolbox(of)
+        rows = [row for page in pages(toolbox, "list_spans", max_results=size) for row in page["spans"]]
+        assert rows == ask(toolbox, "list_spans")["spans"]
+        assert len({row["id"] for row in rows}) == max(1, len(of.spans or ()))
+        assert any(row["is_root"] for row in rows)
+
+    @SMALL
+    @given(texts, texts)
+    def test_reading_from_a_match_begins_with_it(self, before: str, behind: str) -> None:
+        toolbox = TraceToolbox(trace(step("a", outputs=f"{before}needle{behind}")))
+        match, *_ = ask(toolbox, "search_trace_regex", pattern="needle")["matches"]
+        read = ask(toolbox, "get_root_span", page_token=match["page_token"])["content"]
+        assert read.lower().startswith("needle")
+
+    @SMALL
+    @given(st.text(max_size=30), st.booleans())
+    def test_a_view_shows_what_was_written_and_where_it_stands(self, text: str, ascii_only: bool) -> None:  # noqa: FBT001
+        def written(part: str) -> str:
+            return json.dumps(part, ensure_ascii=ascii_only)
+
+        first = next(views(written(text)))
+        assert first.text == f'"{text}"'
+        starts = [len(written(text[:position])) - 1 for position in range(len(text) + 1)]
+        assert [first.place(position + 1) for position in range(len(text) + 1)] == starts
+
+    @SMALL
+    @given(texts)
+    def test_a_text_within_a_text_is_seen_as_it_was_written_first(self, text: str) -> None:
+        def readable(part: str) -> str:
+            return part.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+        *_, whole = list(views(json.dumps(json.dumps(text))))[:2]
+        assert readable(text) in readable(whole.text)
+
+    @SMALL
+    @given(st.text(st.sampled_from('\\\\\\u005c6enr"/\0\né'), max_size=40))
+    def test_escapes_are_read_the_same_in_both_ways(self, text: str) -> None:
+        assert next(views(text)).text == _ESCAPE.sub(_meant, text)
+
+    @SMALL
+    @given(values, st.integers(1, 9))
+    def test_a_content_written_in_slices_is_the_same(self, value: object, slice_chars: int) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(span_contents, "_AT_ONCE_CHARS", slice_chars)  # else only long texts are divided
+            assert as_json(value) == neutralise(json.dumps(value, ensure_ascii=False))

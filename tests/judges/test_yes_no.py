@@ -1,14 +1,14 @@
-"""The yes/no form: fixed part, parser, scoring and heuristic of its judges."""
+"""The yes/no form and its judges: fixed part, material, needs, scoring and heuristic; the reader is in test_answer."""
 
 import asyncio
 import json
 import time
 
+import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from judge_traces import HOSTILE, LONG, SHORT, filled, served, yes_no_text
+from judge_traces import LONG, SHORT, filled, parse, served, yes_no_text
 from support.cases import each_case
+from tables import table
 
 from judges.calling.evaluation import evaluate
 from judges.catalog import (
@@ -21,40 +21,44 @@ from judges.catalog import (
     safety,
 )
 from judges.core.judge import AnsweredPrompt, Judge, Metric, Reading
-from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Prompt, render
-from judges.core.verdict import Score
+from judges.core.model import ModelSettings
+from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, render
+from judges.core.verdict import Assessment, Score
 from judges.forms import yes_no
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
-from judges.parsing.answer import AnswerError, InvalidAnswerError, OffMenuError
+from judges.parsing.sentences import shape
+from tracejudge import Trace
 
 WHOLE = (context_sufficiency, correctness, equivalence, groundedness, relevance_to_query, safety)
-JUDGES = {module.JUDGE.name: module.JUDGE for module in (*WHOLE, retrieval_relevance)}
 OF_WHOLE_TRACES = {module.JUDGE.name: module.JUDGE for module in WHOLE}
+JUDGES = {**OF_WHOLE_TRACES, "retrieval_relevance": retrieval_relevance.JUDGE}
+TABLES = table("yes_no")
+BOTH = "expected_response and expected_facts exclude each other: give one"
 
-every_judge = pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
-whole_trace_judge = pytest.mark.parametrize("judge", OF_WHOLE_TRACES.values(), ids=OF_WHOLE_TRACES)
+each_judge = each_case("judge", JUDGES.values(), ids=JUDGES)
+each_whole_judge = each_case("judge", OF_WHOLE_TRACES.values(), ids=OF_WHOLE_TRACES)
 
 
-def read(text: str) -> object:
-    return yes_no.read(text)
+def changed(**fields: object) -> Trace:
+    return msgspec.convert({**msgspec.to_builtins(SHORT), **fields}, Trace)
 
 
-class TestFixedPart:
-    @every_judge
-    def test_says_what_to_decide_and_how_to_weigh_before_material_and_form(self, judge: Judge) -> None:
+def judged(judge: Judge, trace: Trace, *answers: str, **settings: int) -> tuple[Assessment, int]:
+    """Return the verdict of a model with these answers, and the number of its requests."""
+    model = ScriptedModel(answers, ModelSettings(provider="scripted", **settings))
+    return asyncio.run(evaluate(judge, trace, model)), len(model.requests)
+
+
+class TestForm:
+    @each_judge
+    def test_the_fixed_part_says_what_to_decide_and_how_to_weigh_before_material_and_form(self, judge: Judge) -> None:
         for fixed in judge.fixed_parts:
             role, decide, rest = fixed.split("\n\n", 2)
             assert role.startswith("You ")
             assert decide.startswith("What to decide\n")
             assert rest.startswith("How to weigh\n- ")
             assert rest.endswith(f"\n\n{MATERIAL_RULES}\n\n{yes_no.FORM}")
-
-    @every_judge
-    def test_is_one_of_the_declared_ones_and_the_same_for_every_trace(self, judge: Judge) -> None:
-        traces = [SHORT, LONG, *(trace for text in HOSTILE.values() for trace in filled(text))]
-        prompts = [prompt for trace in traces for prompt in judge.prompts(judge.prepare(served(judge, trace)))]
-        assert {render(prompt)[0].content for prompt in prompts} == set(judge.fixed_parts)
 
     def test_the_form_asks_for_the_reasons_first_and_offers_yes_and_no(self) -> None:
         assert (
@@ -68,133 +72,37 @@ How to answer
             == yes_no.FORM
         )
 
-    @every_judge
+    @each_judge
     def test_the_schema_is_strict_and_has_the_reasons_first(self, judge: Judge) -> None:
-        assert json.dumps(judge.schema) == json.dumps(
-            {
-                "type": "object",
-                "properties": {"rationale": {"type": "string"}, "result": {"type": "string", "enum": ["yes", "no"]}},
-                "required": ["rationale", "result"],
-                "additionalProperties": False,
-            }
-        )
-
-
-class TestReader:
-    @every_judge
-    def test_is_the_same_for_all(self, judge: Judge) -> None:
         assert judge.read is yes_no.read
-
-    @each_case("result", ["yes", "no", "Yes", " NO ", "yes.", "No .", "unknown", "Unknown."])
-    def test_takes_a_label_in_any_case_with_blanks_and_a_full_stop(self, result: str) -> None:
-        assert read(yes_no_text(result)) == {"rationale": "It is so.", "result": result.strip(" .").lower()}
-
-    @each_case("result", ["maybe", "yes and no", "partly", "1", "yes?", "yes \u274c", "no \u2705", "\u2705", "nope"])
-    def test_a_label_off_the_menu_is_none_of_those_offered(self, result: str) -> None:
-        with pytest.raises(OffMenuError, match=r"^`result` is none of yes, no$"):
-            read(yes_no_text(result))
-
-    @each_case(
-        "text",
-        [
-            "",
-            "null",
-            "[]",
-            '{"result": "yes"}',
-            '{"rationale": "It is so."}',
-            '{"rationale": ["It is so."], "result": "yes"}',
-            '{"rationale": "It is so.", "result": 1}',
-            '{"rationale": "It is so.", "result": null}',
-            '{"rationale": "It is so.", "result": ""}',
-            '{"rationale": "It is so.", "result": ["yes"]}',
-        ],
-    )
-    def test_an_answer_of_another_form_is_invalid(self, text: str) -> None:
-        with pytest.raises(InvalidAnswerError):
-            read(text)
-
-    @each_case(
-        ("rationale", "stored"),
-        [
-            ("Let's think step by step. It is so.", "It is so."),
-            ("Let\u2019s think step by step: it is so.", "it is so."),
-            (" \nlet's think step by step,\n\n  it is so. ", "it is so."),
-            ("LET'S THINK STEP BY STEP ... It is so.", "It is so."),
-            ("Let's think step by step \u2014 it is so.", "it is so."),
-            ("Let's think\nstep by step;\n- it is so.", "it is so."),
-            ("Let's think step by step\uff1a\u305d\u3046\u3067\u3059\u3002", "\u305d\u3046\u3067\u3059\u3002"),
-            ("Let's think step by step. Let's think step by step.", "Let's think step by step."),
-            ("Let's think step by step.", ""),
-            ("Let's think step by step: \u201eTwo years\u201c is there.", "\u201eTwo years\u201c is there."),
-            ("Let's think step by step: -5 is there.", "-5 is there."),
-            ("Let's think step by stepwise.", "Let's think step by stepwise."),
-            ("It is so. Let's think step by step.", "It is so. Let's think step by step."),
-            ("", ""),
-            ("**Let's think step by step.** It is so.", "It is so."),
-            ("Let us think step by step: it is so.", "it is so."),
-        ],
-        ids=[
-            "full stop",
-            "colon and another apostrophe",
-            "blanks around",
-            "upper case and dots",
-            "dash",
-            "line break within, list behind",
-            "wide colon",
-            "only once",
-            "nothing else",
-            "quotation stays whole",
-            "minus stays",
-            "longer word",
-            "not at the beginning",
-            "empty",
-            "bold",
-            "let us",
-        ],
-    )
-    def test_the_opening_goes_with_the_punctuation_and_blanks_after_it(self, rationale: str, stored: str) -> None:
-        assert read(yes_no_text("yes", rationale)) == {"rationale": stored, "result": "yes"}
-
-    @given(st.text() | st.dictionaries(st.sampled_from(["rationale", "result"]), st.text() | st.none()).map(json.dumps))
-    def test_no_text_makes_it_raise_anything_else_or_leave_the_menu(self, text: str) -> None:
-        try:
-            answer = yes_no.read(text)
-        except AnswerError:
-            return
-        assert answer.keys() == {"rationale", "result"}
-        assert answer["result"] in {"yes", "no", "unknown"}
+        properties = {"rationale": {"type": "string"}, "result": {"type": "string", "enum": ["yes", "no"]}}
+        schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+        assert json.dumps(judge.schema) == json.dumps(schema)
 
 
 class TestScoring:
-    @whole_trace_judge
-    def test_the_one_metric_bears_the_name_of_the_judge(self, judge: Judge) -> None:
+    @each_whole_judge
+    def test_yes_is_1_and_passes_no_is_0_and_unknown_abstains(self, judge: Judge) -> None:
         assert judge.metrics == (Metric(judge.name, "0 or 1", "yes"),)
-
-    @each_case(("result", "value"), [("yes", 1.0), ("no", 0.0)])
-    @whole_trace_judge
-    def test_yes_is_1_and_passes_and_no_is_0(self, judge: Judge, result: str, value: float) -> None:
-        answered = AnsweredPrompt(Prompt("", ()), {"rationale": "So.", "result": result})
-        expected = Reading((Score(judge.name, value, value, result, passed=result == "yes"),), "So.")
-        assert judge.score(SHORT, [answered]) == expected
-
-    @whole_trace_judge
-    def test_unknown_abstains(self, judge: Judge) -> None:
+        for result, value in (("yes", 1.0), ("no", 0.0)):
+            answered = AnsweredPrompt(Prompt("", ()), {"rationale": "So.", "result": result})
+            score = Score(judge.name, value, value, result, passed=result == "yes")
+            assert judge.score(SHORT, [answered]) == Reading((score,), "So.")
         answered = AnsweredPrompt(Prompt("", ()), {"rationale": "Who can say.", "result": "unknown"})
         assert judge.score(SHORT, [answered]) == Reading((), "Who can say.")
 
+    @each_judge
+    def test_over_the_real_pipeline(self, judge: Judge) -> None:
+        assessment = asyncio.run(evaluate(judge, SHORT, LexicalModel()))
+        assert (assessment.outcome, assessment.reason) == ("scored", None)
+        assert [score.metric for score in assessment.scores] == list(judge.metric_names)
+        assert [call.status for call in assessment.calls] == ["ok"]
+        assessment, _ = judged(judge, SHORT, yes_no_text("unknown"))
+        assert (assessment.outcome, assessment.reason, assessment.scores) == ("abstained", None, ())
+
 
 class TestHeuristic:
-    @every_judge
-    def test_answers_in_its_own_form_whatever_the_trace_holds(self, judge: Judge) -> None:
-        traces = [SHORT, LONG, *(trace for text in (*HOSTILE.values(), "a" * 100_000) for trace in filled(text))]
-        for trace in (judge.prepare(served(judge, trace)) for trace in traces):
-            for prompt in judge.prompts(trace):
-                answer = judge.heuristic(trace, prompt)
-                assert list(answer) == ["rationale", "result"]
-                assert answer["rationale"].startswith("Let's think step by step. ")
-                assert judge.read(json.dumps(answer))["result"] in {"yes", "no"}
-
-    @every_judge
+    @each_judge
     def test_takes_little_time_and_always_says_the_same(self, judge: Judge) -> None:
         text = "The warranty of device 17 runs for 2 years, and never longer. " * 64
         (trace, _) = (judge.prepare(served(judge, sample)) for sample in filled(text))
@@ -203,17 +111,101 @@ class TestHeuristic:
         answers = [judge.heuristic(trace, prompt) for _ in range(10)]
         assert time.thread_time() - start < 0.5
         assert answers == answers[:1] * 10
+        assert str(answers[0]["rationale"]).startswith("Let's think step by step. ")
+
+    @each_whole_judge
+    def test_gives_the_expected_result_and_says_what_it_compared(self, judge: Judge) -> None:
+        for fields, result, reason in TABLES[judge.name]["guesses"]:
+            trace = changed(**fields)
+            (prompt,) = judge.prompts(trace)
+            expected = {"rationale": f"Let's think step by step. {reason}", "result": result}
+            assert judge.heuristic(trace, prompt) == expected, fields
+
+    def test_knows_the_shape_of_a_text(self) -> None:
+        cases = {**TABLES["shapes"], "[" * 100_000: "plain text"}
+        assert {text: shape(text) for text in cases} == cases
 
 
-@every_judge
-def test_runs_over_the_real_pipeline_with_the_built_in_model(judge: Judge) -> None:
-    assessment = asyncio.run(evaluate(judge, SHORT, LexicalModel()))
-    assert (assessment.outcome, assessment.reason) == ("scored", None)
-    assert [score.metric for score in assessment.scores] == list(judge.metric_names)
-    assert [call.status for call in assessment.calls] == ["ok"]
+class TestMaterial:
+    @each_whole_judge
+    def test_is_what_the_judge_decides_by_and_its_fixed_part_says_so(self, judge: Judge) -> None:
+        (prompt,) = judge.prompts(SHORT)
+        assert parse(render(prompt)[1].content) == tuple(Block(*block) for block in TABLES[judge.name]["shows"])
+        if "long" in TABLES[judge.name]:
+            (prompt,) = judge.prompts(LONG)
+            assert [block.name for block in prompt.blocks] == TABLES[judge.name]["long"]
+        assert [text for text in TABLES[judge.name]["says"] if text not in judge.fixed_parts[0]] == []
+        by_reference = judge.name in {"correctness", "context_sufficiency"}
+        expected = [judge.prompts(trace)[0].fixed for trace in (SHORT, LONG)] if by_reference else [prompt.fixed]
+        assert list(judge.fixed_parts) == expected
+
+    @each_whole_judge
+    def test_that_is_needed_is_named_where_it_is_missing(self, judge: Judge) -> None:
+        for fields, note in TABLES[judge.name]["missing"]:
+            assert judge.missing(changed(**fields)) == note, fields
 
 
-@every_judge
-def test_abstains_over_the_real_pipeline_where_the_model_does_not_know(judge: Judge) -> None:
-    assessment = asyncio.run(evaluate(judge, SHORT, ScriptedModel([yes_no_text("unknown")])))
-    assert (assessment.outcome, assessment.reason, assessment.scores) == ("abstained", None, ())
+class TestReference:
+    """Correctness and context sufficiency compare with an expected answer, or with a list of facts."""
+
+    def test_both_references_exclude_each_other(self) -> None:
+        both = changed(expected_facts=["It is two years."])
+        expected = Assessment("unscored", "missing_input", note=BOTH)
+        assert judged(correctness.JUDGE, both, yes_no_text("yes")) == (expected, 0)
+        assert correctness.JUDGE.prompts(changed(expected_facts=["", " "])) == correctness.JUDGE.prompts(SHORT)
+
+    def test_a_reference_answer_is_shown_as_it_stands_and_facts_one_a_line_without_blank_ones(self) -> None:
+        (prompt,) = correctness.JUDGE.prompts(changed(expected_response=" - Two\n\n years.\n"))
+        assert parse(render(prompt)[1].content)[-1] == Block("claim", " - Two\n\n years.\n")
+        facts = ["It is two\n- years ", "", " \n", "for  all devices"]
+        (prompt,) = correctness.JUDGE.prompts(changed(expected_response=None, expected_facts=facts))
+        assert prompt.blocks[-1] == Block("claim", "- It is two - years\n- for all devices")
+        (prompt,) = context_sufficiency.JUDGE.prompts(LONG)
+        assert prompt.blocks[2].value == "- Doubled braces stand for one brace\n- The f-string fills in `answer`"
+
+    def test_only_the_facts_ask_for_a_sentence_on_the_response_and_the_result_decides(self) -> None:
+        phrases = ("The response is correct", "The response is not correct")
+        by_response, by_facts = correctness.JUDGE.fixed_parts
+        assert [phrase in by_facts for phrase in phrases] == [True, True]
+        assert [phrase in by_response for phrase in phrases] == [False, False]
+        for rationale in (*phrases, "Neither."):
+            for result in ("yes", "no"):
+                assessment, _ = judged(correctness.JUDGE, LONG, yes_no_text(result, rationale))
+                labels = [score.label for score in assessment.scores]
+                assert (labels, assessment.rationale) == ([result], rationale)
+
+    def test_the_context_is_judged_whole_and_without_the_answer(self) -> None:
+        judge = context_sufficiency.JUDGE
+        for trace in (SHORT, LONG):
+            assert judge.prompts(msgspec.structs.replace(trace, output="Something else.")) == judge.prompts(trace)
+        assert len(set(judge.fixed_parts) - set(correctness.JUDGE.fixed_parts)) == 2
+        long = changed(context=["Two years.", "Devices come with paper. " * 1000])
+        expected = Assessment("unscored", "input_too_long", note="the trace is longer than the model takes")
+        assert judged(judge, long, yes_no_text("no"), max_input_tokens=2000) == (expected, 0)
+
+
+class TestParts:
+    """Safety, of other parts of a trace than the output."""
+
+    def test_are_judged_together_and_absent_ones_left_out(self) -> None:
+        judge = safety.JUDGE.configured({"parts": ["context", "input", "output"]})
+        (prompt,) = judge.prompts(LONG)
+        assert [block.name for block in prompt.blocks][:2] == ["input", "output"]
+        assert {block.name.partition(" ")[0] for block in prompt.blocks[2:]} == {"document"}
+        assert "yes means that every text is safe" in judge.fixed_parts[0]
+        same = safety.JUDGE.configured({"parts": ["input", "output", "context"]})
+        assert judge.version == same.version != safety.JUDGE.version
+        asked = safety.JUDGE.configured({"parts": ["input"]})
+        bare = changed(output="Decent.", input="You idiot.", context=None)
+        assert [block.name for block in judge.prompts(bare)[0].blocks] == ["input", "output"]
+        for each, result in ((judge, "no"), (asked, "no"), (safety.JUDGE, "yes")):
+            answer = each.heuristic(bare, each.prompts(bare)[0])
+            assert isinstance(answer, dict)
+            assert answer["result"] == result
+        assert asked.missing(msgspec.structs.replace(bare, input=None)) == "the trace has no input"
+
+    def test_by_default_are_the_output_and_others_are_refused(self) -> None:
+        assert safety.JUDGE.configured({"parts": ["output"]}).version == safety.JUDGE.version
+        for values in ({"parts": []}, {"parts": ["outputs"]}):
+            with pytest.raises(msgspec.ValidationError):
+                safety.JUDGE.configured(values)

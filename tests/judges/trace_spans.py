@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from judges.agent.toolbox import TraceToolbox
 from tracejudge import Span, ToolCall, Trace
 
 BEGAN_AT = 1_760_000_000.0
@@ -19,6 +20,14 @@ def step(span_id: str, parent_id: str | None = None, start: float | None = 0.0, 
 def trace(*spans: Span, **more: Any) -> Trace:
     """Make a trace of spans."""
     return Trace(**{"trace_id": "4b" * 16, "service": "shop", "output": "Done.", "spans": list(spans) or None, **more})
+
+
+def ask(asked: TraceToolbox | Trace, name: str, /, **arguments: Any) -> dict[str, Any]:
+    """Call a tool as a model does."""
+    opened = TraceToolbox(asked) if isinstance(asked, Trace) else asked
+    answer = json.loads(opened.call(name, json.dumps(arguments)))
+    assert isinstance(answer, dict)
+    return answer
 
 
 def long_trace(large_bytes: int = 1_000_000) -> Trace:
