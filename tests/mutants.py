@@ -93,17 +93,15 @@ PARTS: Final = {
         worker/core/judging/fetching.py
         """,
         """
-        tests/core/test_leases*.py tests/core/test_shifts.py tests/core/test_completion.py
-        tests/core/test_held_leases.py tests/core/test_judging_leases.py tests/core/test_judging_orphans.py
-        tests/core/test_judging_parking.py tests/core/test_judging_batches.py tests/core/test_judging_models.py
-        tests/core/test_judging_windows.py
+        tests/core/test_leases*.py tests/core/test_shifts.py tests/core/test_judging_leases.py
+        tests/core/test_judging_parking.py tests/core/test_judging_batches.py
         """,
     ),
     "limits": Part(
         14,
         "judges/endpoints/*.py",
         """
-        tests/judges/endpoints/test_*.py tests/core/test_judging_outages.py tests/core/test_judging_probes.py
+        tests/judges/endpoints/test_*.py tests/core/test_judging_leases.py tests/core/test_judging_parking.py
         tests/features/python/test_explorations.py
         """,
     ),

@@ -106,6 +106,7 @@ class JudgingWorker:
         limited: Callable[[ChatModel], LimitedModel] | None = None,
         **settings: Any,
     ) -> None:
+        self._keyspace = keyspace
         self.settings: Settings = settings_of(keyspace, models=models or {"default": MODEL}, **settings)
         self.models = {name: HeldModel(steps or (YES,), model) for name, model in self.settings.models.items()}
         self.model = self.models["default"]
@@ -164,6 +165,13 @@ class JudgingWorker:
         self.look()
         self.settle()
 
+    def sweep_due(self, **settled: int) -> None:
+        """Run the sweeper when all batches are due, and check that all has ended, as `assert_settled` does."""
+        self._keyspace.make_due()
+        self.sweep()
+        if settled:
+            assert_settled(self._keyspace, **settled)
+
     def settle(self) -> None:
         wait_until(lambda: all(task.done() for task in self._tasks), what="the end of all tasks")
         assert not self.judging.held
@@ -207,6 +215,13 @@ class Workers(AbstractContextManager["Workers"]):
     def __call__(self, *steps: Step | str | Answering, **options: Any) -> JudgingWorker:
         self._opened.append(JudgingWorker(self._keyspace, *steps, **options))
         return self._opened[-1]
+
+    def begun(self, count: int, **options: Any) -> tuple[JudgingWorker, str]:
+        """Make a worker that has leased a batch of so many evaluations, and whose model does not answer yet."""
+        (batch_id,) = choose(self._keyspace, count)
+        worker = self(**options)
+        worker.begin(batch_id)
+        return worker, batch_id
 
     def __exit__(self, *error: object) -> None:
         for each in self._opened:

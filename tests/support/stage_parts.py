@@ -62,6 +62,16 @@ class Keyspace(AbstractContextManager["Keyspace"]):
         self.client.close()
         self.store.close()
 
+    def next_case(self, name: str) -> None:
+        """Delete all keys for the next case of a test, and print its name, which pytest shows with a failure."""
+        print(f"case: {name}")  # noqa: T201
+        for key in self.client.scan_iter(match=f"*{self.prefix}:*", count=1000):
+            self.client.delete(key)
+        self.store.make_group(self.keys.traces, INGEST_GROUP)
+        self._numbers.clear()
+        self._confirmed.clear()
+        self._began_s = time.monotonic()
+
     @property
     def version(self) -> tuple[int, ...]:
         return tuple(map(int, self.client.info("server")["redis_version"].split(".")))
