@@ -140,7 +140,7 @@ PARTS: Final = {
         "worker/core/export/*.py worker/base/delivery/*.py worker/base/monitor/sums.py",
         """
         tests/core/test_verdict_counter.py tests/core/test_prometheus_export.py
-        tests/features/python/test_explorations.py tests/core/test_outbox_*.py tests/base/test_otel_*.py
+        tests/features/python/test_explorations.py tests/base/test_otel_*.py
         tests/base/test_export_*.py
         """,
     ),
