@@ -71,7 +71,7 @@ PARTS: Final = {
         11,
         "worker/core/selection/sampling.py worker/core/selection/evaluations.py worker/core/ingest/consumer.py",
         """
-        tests/core/test_sampling.py tests/core/test_ledger_periods.py
+        tests/core/test_sampling.py
         tests/core/test_choose_*.py tests/core/test_graders.py tests/core/test_ingest_*.py
         tests/features/late_feedback/test_feedback_g*.py
         """,
