@@ -44,29 +44,20 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_module, "_CANCEL_S", 60.0)
 
 
-def count_ends(worker: JudgingWorker) -> list[str]:
-    """Receive each round of a batch that has ended."""
-    ended: list[str] = []
-    held = worker.judging.held_leases
-    remove = held.remove
-
-    def heard(lease: Any) -> Any:
-        task = remove(lease)
-        ended.append(lease.batch_id)
-        return task
-
-    held.remove = heard
-    return ended
-
-
-def once_it_stops(worker: JudgingWorker, step: Callable[[], object]) -> None:
-    """Run something in the event loop as soon as the stop has begun: it closes the limiters first."""
-    worker.limits.close = step
-
-
 def lose(keyspace: Keyspace, batch_id: str) -> None:
     """Let somebody else have a batch."""
     keyspace.client.hset(keyspace.keys.holders, batch_id, "somebody else")
+
+
+def release(keyspace: Keyspace, batch_id: str) -> None:
+    """Take a batch from its holder, so that it is ready."""
+    keyspace.client.hdel(keyspace.keys.holders, batch_id)
+    keyspace.client.zadd(keyspace.keys.ready("scripted"), {batch_id: 1})
+
+
+def wait_renewed(keyspace: Keyspace, batch_id: str) -> None:
+    keyspace.make_due()
+    wait_until(lambda: keyspace.leases()[batch_id] > 10, what="the renewal")
 
 
 @pytest.mark.usefixtures("_quick_renewal")
@@ -74,12 +65,7 @@ def test_leases_are_renewed_while_the_work_goes_on_and_after_redis_was_away(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, batch_id = new_worker.begun(1)
-    keyspace.make_due()
-    wait_until(lambda: keyspace.leases()[batch_id] > 10, what="the renewal")
-    worker.end()
-    assert_settled(keyspace, scored=1)
-    keyspace.next_case("after Redis was away")
-    worker, batch_id = new_worker.begun(1)
+    wait_renewed(keyspace, batch_id)
     failed = threading.Event()
 
     def fail(_: object) -> set[str]:
@@ -89,36 +75,39 @@ def test_leases_are_renewed_while_the_work_goes_on_and_after_redis_was_away(
     with monkeypatch.context() as outage:
         outage.setattr(worker.judging.leases, "renew", fail)
         assert failed.wait(60)
-    keyspace.make_due()
-    wait_until(lambda: keyspace.leases()[batch_id] > 10, what="the renewal")
+    wait_renewed(keyspace, batch_id)
     worker.end()
     assert_settled(keyspace, scored=1)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
 def test_a_worker_that_lost_its_lease_stops_and_nothing_counts_twice(keyspace: Keyspace, new_worker: Workers) -> None:
-    (batch_id,) = choose(keyspace, 3)
-    loser, successor = new_worker(), new_worker()
-    loser.begin(batch_id)
+    loser, batch_id = new_worker.begun(3)
     lose(keyspace, batch_id)
     loser.settle()
     assert (loser.judged_texts, keyspace.outbox("j")) == ([], [])
     assert holders(keyspace) == {batch_id: "somebody else"}, "what is not ours we do not put back"
-    successor.sweep_due(scored=3)
-    keyspace.next_case("losing a lease frees the capacity of its batch")
-    (batch_id,) = choose(keyspace, 8)
+    new_worker().sweep_due(scored=3)
+    keyspace.next_case("the capacity of its batch is free")
+    choose(keyspace, 8)
     worker = new_worker()
     worker.limits.limit = 1
-    worker.begin(batch_id)
+    worker.begin(*ready(keyspace))
+    (batch_id,) = keyspace.batches()
     lose(keyspace, batch_id)
     worker.settle()
     worker.model.answers.set()
     keyspace.client.hdel(keyspace.keys.holders, batch_id)
     worker.sweep_due(scored=8)
-    keyspace.next_case("a lease lost while the end is being written leaves nothing behind")
+
+
+@pytest.mark.usefixtures("_quick_renewal")
+def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
-    completion, ending, busy = worker.judging._completion, threading.Event(), threading.Event()
+    completion, ending, busy = worker.judging._completion, threading.Event(), threading.Event()  # to hold it up
     finish = completion.finish_or_park
 
     def late(*arguments: Any, **options: Any) -> None:
@@ -141,18 +130,22 @@ def test_a_worker_that_lost_its_lease_stops_and_nothing_counts_twice(keyspace: K
 
 @pytest.mark.usefixtures("_quick_renewal")
 def test_a_worker_that_leases_its_batch_again_runs_it_once(keyspace: Keyspace, new_worker: Workers) -> None:
-    (batch_id,) = choose(keyspace, 3)
-    worker = new_worker()
-    ended = count_ends(worker)
-    worker.begin(batch_id)
-    keyspace.client.hdel(keyspace.keys.holders, batch_id)
-    keyspace.client.zadd(keyspace.keys.ready("scripted"), {batch_id: 1})
+    worker, batch_id = new_worker.begun(3)
+    ended: list[str] = []
+    remove = worker.judging.held_leases.remove
+
+    def heard(lease: Any) -> Any:
+        task = remove(lease)
+        ended.append(lease.batch_id)
+        return task
+
+    worker.judging.held_leases.remove = heard
+    release(keyspace, batch_id)
     worker.wake(batch_id)
     (taken,) = wait_until(lambda: [*holders(keyspace).values()], what="the batch to be leased again")
     wait_until(lambda: len(ended) == 1, what="the end of the first round")
-    keyspace.make_due()
     # The worker adds a lease to those it holds after Redis has granted it; a renewal shows that it has done so.
-    wait_until(lambda: keyspace.leases()[batch_id] > 10, what="a renewal")
+    wait_renewed(keyspace, batch_id)
     assert worker.judging.held == 1, "the first round left nothing behind, and the second is held once"
     assert holders(keyspace) == {batch_id: taken}
     worker.end()
@@ -165,18 +158,16 @@ def test_batches_of_slow_dead_and_cut_off_workers_are_recorded_once(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(consumer_module, "RENEW_S", 3600.0)
-        (batch_id,) = choose(keyspace, 3)
-        slow, successor = new_worker(), new_worker()
-        slow.begin(batch_id)
+        slow, _ = new_worker.begun(3)
+        successor = new_worker()
         successor.sweep_due()
         slow.end()
-        assert (len(slow.judged_texts), len(successor.judged_texts)) == (3, 3)
-        assert judged(keyspace) == ids(0, 1, 2)
-        assert_settled(keyspace, scored=3)
+    assert (len(slow.judged_texts), len(successor.judged_texts), judged(keyspace)) == (3, 3, ids(0, 1, 2))
+    assert_settled(keyspace, scored=3)
     keyspace.next_case("an outage of Redis longer than a lease")
     worker, batch_id = new_worker.begun(3)
     keyspace.make_due()
-    worker.judging.held_leases._renewed_at -= 15
+    worker.judging.held_leases._renewed_at -= 15  # as after an outage
     worker.look()
     assert (ready(keyspace), keyspace.leases()[batch_id]) == ([], keyspace.soon(LEASE_S))
     worker.end()
@@ -193,12 +184,10 @@ def test_batches_of_slow_dead_and_cut_off_workers_are_recorded_once(
     worker.sweep_due(scored=3)
     keyspace.next_case("a batch that is leased again before it began")
     (batch_id,) = choose(keyspace, 3)
-    worker = new_worker()
-    busy = threading.Event()
+    worker, busy = new_worker(), threading.Event()
     worker.judging.loop.call(lambda: busy.wait(60))
     worker.wake(batch_id)
-    keyspace.client.hdel(keyspace.keys.holders, batch_id)
-    keyspace.client.zadd(keyspace.keys.ready("scripted"), {batch_id: 1})
+    release(keyspace, batch_id)
     worker.wake(batch_id)
     worker.rest()
     busy.set()
@@ -215,10 +204,9 @@ def test_only_tasks_of_lost_leases_that_are_under_way_are_cancelled(keyspace: Ke
         await asyncio.sleep(0)
 
     choose(keyspace, 1)
-    leases = Leases(keyspace.store, tries_ttl_s=60)
+    leases, cancelled = Leases(keyspace.store, tries_ttl_s=60), list[Task]()
     with asyncio.Runner() as runner, capture_logs() as lines:
-        loop, cancelled = runner.get_loop(), list[Task]()
-        held_leases = HeldLeases(leases, cancelled.append)
+        loop, held_leases = runner.get_loop(), HeldLeases(leases, cancelled.append)
         held = leases.take("scripted", "a", 1)[0].lease
         late, working, latest = (loop.create_task(work()) for _ in range(3))
         held_leases.add(held)
@@ -247,7 +235,7 @@ def test_only_tasks_of_lost_leases_that_are_under_way_are_cancelled(keyspace: Ke
             assert cancelled == ([] if is_done else [working])
 
 
-def test_when_redis_goes_away_the_batch_is_left_to_the_sweeper(
+def test_when_redis_goes_away_work_is_left_to_the_sweeper_and_paid_for_once(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for away in ("take", "already_finished", "finish"):
@@ -262,7 +250,6 @@ def test_when_redis_goes_away_the_batch_is_left_to_the_sweeper(
         assert len(worker.judged_texts) == 2, "each was asked for once"
         assert_settled(keyspace, scored=2)
     keyspace.next_case("a failed sweep raises and the next one judges")
-    worker = new_worker()
     choose(keyspace, 1)
     with monkeypatch.context() as outage:
         outage.setattr(worker.sweeper.leases, "sweep", refuse)
@@ -270,9 +257,21 @@ def test_when_redis_goes_away_the_batch_is_left_to_the_sweeper(
             worker.look()
     worker.sweep()
     assert_settled(keyspace, scored=1)
+    keyspace.next_case("a verdict waits for Redis as long as it takes")
+    worker = new_worker()
+    record, outages = worker.ledger.record, iter([True, False])
+
+    def sometimes(finished: Any) -> Any:
+        fresh = record(finished)
+        return refuse() if next(outages, False) else fresh
+
+    monkeypatch.setattr(worker.ledger, "record", sometimes)
+    worker.run(*choose(keyspace, 3))
+    assert len(worker.judged_texts) == 3
+    assert_settled(keyspace, scored=3)
 
 
-def test_capacity_that_cannot_be_filled_is_not_tried_over_and_over(
+def test_capacity_is_not_filled_over_and_over_and_released_with_the_answer(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose(keyspace, 60, batch_size=1)
@@ -283,7 +282,7 @@ def test_capacity_that_cannot_be_filled_is_not_tried_over_and_over(
 
     def away(*arguments: Any, **_: Any) -> None:
         models.append(arguments[0])
-        raise StoreError("Redis does not answer (ConnectionError)")
+        refuse()
 
     with monkeypatch.context() as outage, capture_logs():
         outage.setattr(worker.judging.leases, "take", away)
@@ -292,30 +291,7 @@ def test_capacity_that_cannot_be_filled_is_not_tried_over_and_over(
     assert len(ready(keyspace)) == 18
     worker.sweep()
     assert_settled(keyspace, scored=60)
-
-
-def test_a_verdict_waits_for_redis_as_long_as_it_takes(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = new_worker()
-    record = worker.ledger.record
-    outage = iter([True, False])
-
-    def sometimes(finished: Any) -> Any:
-        fresh = record(finished)
-        if next(outage, False):
-            raise StoreError("Redis does not answer (TimeoutError)")
-        return fresh
-
-    monkeypatch.setattr(worker.ledger, "record", sometimes)
-    worker.run(*choose(keyspace, 3))
-    assert len(worker.judged_texts) == 3
-    assert_settled(keyspace, scored=3)
-
-
-def test_capacity_is_released_when_the_answer_is_there_though_it_cannot_be_written(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    keyspace.next_case("the answer is there though it cannot be written")
     first, second = choose(keyspace, 2, batch_size=1)
     worker = new_worker(batch_size=1)
     worker.limits.limit = 1
@@ -330,9 +306,14 @@ def test_capacity_is_released_when_the_answer_is_there_though_it_cannot_be_writt
     assert_settled(keyspace, scored=2)
 
 
+def once_it_stops(worker: JudgingWorker, step: Callable[[], object]) -> None:
+    """Run something in the event loop as soon as the stop has begun: it closes the limiters first."""
+    worker.limits.close = step
+
+
 @pytest.mark.usefixtures("_patient")
 def test_what_runs_may_end_within_the_grace_and_the_rest_is_given_back(keyspace: Keyspace, new_worker: Workers) -> None:
-    worker, batch_id = new_worker.begun(2)
+    worker, _ = new_worker.begun(2)
     once_it_stops(worker, worker.model.answers.set)
     worker.judging.stop(60)
     assert worker.judging.held == 0
@@ -353,24 +334,23 @@ def test_what_runs_may_end_within_the_grace_and_the_rest_is_given_back(keyspace:
     assert keyspace.everything() == before, "it takes nothing any more"
     new_worker().run(batch_ids[1])
     assert_settled(keyspace, scored=3)
-    keyspace.next_case("a hurried stop does not wait for running evaluations")
+    keyspace.next_case("a hurried stop does not wait")
     worker, batch_id = new_worker.begun(1)
     once_it_stops(worker, worker.judging.hurry)
     worker.judging.stop(3600)
     assert (ready(keyspace), holders(keyspace)) == ([batch_id], {})
-    keyspace.next_case("a stopping worker leases no batch")
+    keyspace.next_case("a stopping worker leases no batch and begins no call")
     choose(keyspace, 4, batch_size=1)
-    worker = new_worker(batch_size=1)
+    other = ModelSettings(provider="scripted", model="other")
+    worker = new_worker(batch_size=1, models={"default": MODEL, "other": other})
     worker.limits.limit = 1
     worker.begin(ready(keyspace)[0])
     assert (worker.judging.held, len(ready(keyspace))) == (2, 2)
-    once_it_stops(worker, worker.model.answers.set)
+    close = worker.limits.close
+    once_it_stops(worker, lambda: (close(), worker.model.answers.set()))
     worker.judging.stop(60)
     assert (len(judged(keyspace)), len(ready(keyspace)), holders(keyspace)) == (2, 2, {})
-    other = ModelSettings(provider="scripted", model="other")
-    worker = new_worker(models={"default": MODEL, "other": other})
-    worker.judging.stop(0.1)
-    assert [limit.is_closed for limit in worker.all_limits.values()] == [True, True], "no call begins"
+    assert [limit.is_closed for limit in worker.all_limits.values()] == [True, True]
 
 
 @pytest.mark.usefixtures("_patient")
@@ -380,7 +360,8 @@ def test_a_batch_leased_during_the_stop_is_put_back(
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
     worker.model.answers.clear()
-    take, cancel_all = worker.judging._fetcher.fetch, worker.judging.held_leases.cancel_all
+    fetcher, held_leases = worker.judging._fetcher, worker.judging.held_leases  # to hold a lease up
+    take, cancel_all = fetcher.fetch, held_leases.cancel_all
     taken, cancelled = threading.Event(), threading.Event()
 
     def slowly(*arguments: Any, **options: Any) -> Any:
@@ -389,8 +370,8 @@ def test_a_batch_leased_during_the_stop_is_put_back(
         assert cancelled.wait(60)
         return leased
 
-    monkeypatch.setattr(worker.judging._fetcher, "fetch", slowly)
-    monkeypatch.setattr(worker.judging.held_leases, "cancel_all", lambda: (cancel_all(), cancelled.set()))
+    monkeypatch.setattr(fetcher, "fetch", slowly)
+    monkeypatch.setattr(held_leases, "cancel_all", lambda: (cancel_all(), cancelled.set()))
     taker = threading.Thread(target=worker.judging.run, args=("scripted",))
     taker.start()
     assert taken.wait(60)
@@ -403,16 +384,15 @@ def test_a_batch_leased_during_the_stop_is_put_back(
 def test_what_redis_does_not_take_at_the_stop_is_swept_later(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    worker, _ = new_worker.begun(1)
     with monkeypatch.context() as patch:
-        worker, batch_id = new_worker.begun(1)
         patch.setattr(worker.judging.leases, "put_back", refuse)
         worker.judging.stop(0.05)
-        assert worker.judging.held == 0
-        new_worker().sweep_due(scored=1)
+    assert worker.judging.held == 0
+    new_worker().sweep_due(scored=1)
     keyspace.next_case("Redis takes no verdicts")
     (batch_id,) = choose(keyspace, 1)
-    worker = new_worker()
-    refused = threading.Event()
+    worker, refused = new_worker(), threading.Event()
 
     def say_no(*_: Any) -> None:
         refused.set()
@@ -429,40 +409,32 @@ def test_what_redis_does_not_take_at_the_stop_is_swept_later(
     assert_settled(keyspace, scored=1)
 
 
+@pytest.mark.parametrize("script", ["take", "put_back"])
 def test_stopping_ends_in_time_though_redis_never_answers(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     monkeypatch.setattr(consumer_module, "_CANCEL_S", 0.05)
-    run = keyspace.store.run
-    for script in ("take", "put_back"):
-        keyspace.next_case(script)
-        (batch_id,) = choose(keyspace, 1)
-        worker = new_worker()
-        cancel_all = worker.judging.held_leases.cancel_all
-        called, let_go, answered = threading.Event(), threading.Event(), threading.Event()
+    (batch_id,) = choose(keyspace, 1)
+    worker = new_worker()
+    run, cancel_all = keyspace.store.run, worker.judging.held_leases.cancel_all
+    called, let_go, answered = threading.Event(), threading.Event(), threading.Event()
 
-        def silent(name: str, *arguments: Any, events: Any = (script, called, let_go, answered)) -> Any:
-            script, called, let_go, answered = events
-            if name == script:
-                called.set()
-                let_go.wait(60)
-                answered.set()
-            return run(name, *arguments)
+    def silent(name: str, *arguments: Any) -> Any:
+        if name == script:
+            called.set()
+            let_go.wait(60)
+            answered.set()
+        return run(name, *arguments)
 
-        def cancel(cancel_all: Any = cancel_all, called: threading.Event = called) -> None:
-            cancel_all()
-            called.wait(60)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(keyspace.store, "run", silent)
-            patch.setattr(worker.judging.held_leases, "cancel_all", cancel)
-            if script == "take":
-                worker.wake(batch_id)
-                assert called.wait(60)
-            else:
-                worker.begin(batch_id)
-            worker.judging.stop(0.05)
-            assert (called.is_set(), answered.is_set()) == (True, False)
-            let_go.set()
-            worker.settle()
-        new_worker().sweep_due(scored=1)
+    monkeypatch.setattr(keyspace.store, "run", silent)
+    monkeypatch.setattr(worker.judging.held_leases, "cancel_all", lambda: (cancel_all(), called.wait(60)))
+    if script == "take":
+        worker.wake(batch_id)
+        assert called.wait(60)
+    else:
+        worker.begin(batch_id)
+    worker.judging.stop(0.05)
+    assert (called.is_set(), answered.is_set()) == (True, False)
+    let_go.set()
+    worker.settle()
+    new_worker().sweep_due(scored=1)
