@@ -7,7 +7,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.leases_parts import add
 from support.stage_parts import Keyspace, make_maintenance, samples, settings_of, use_script_time
 
 from worker.core.queue.leases import Leases
@@ -95,7 +94,7 @@ def histories(*names: str) -> st.SearchStrategy[list[tuple[str, dict[str, Any]]]
 def leave_work(keyspace: Keyspace) -> None:
     """Leave three batches of one judge model, of which one is taken and one parked, and two of another."""
     for model in (MODEL, MODEL, MODEL, OTHER, OTHER):
-        add(keyspace, model)
+        keyspace.add_batch(model)
     leases = Leases(keyspace.store, tries_ttl_s=60)
     _, parked = leases.take(MODEL, "a", 2)
     leases.put_back(parked.lease, delay_s=60)
@@ -119,7 +118,7 @@ def test_marks_of_readers_are_what_they_have_not_read(keyspace: Keyspace) -> Non
     keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1})
     keyspace.client.xreadgroup("metrics", "me", {keyspace.keys.verdicts: ">"})
     assert (at(keyspace)["export:metrics"], at(keyspace)["export:otel"]) == (None, "0-0")
-    batch_id = add(keyspace, MODEL)
+    batch_id = keyspace.add_batch(MODEL)
     assert at(keyspace, **{MODEL: True})[f"judge:{MODEL}"] == batch_id
     assert at(keyspace, **{MODEL: False})[f"judge:{MODEL}"] is None
     Leases(keyspace.store, tries_ttl_s=60).take(MODEL, "me", 1)
@@ -272,7 +271,7 @@ def test_maintenance_reports_waiting_and_parked_batches_and_what_they_hold_up(ke
     shed = [False, False, False, True, False]
     assert bounds == [Bounds(paused=True, shed=frozenset({MODEL} if is_shed else ())) for is_shed in shed]
     keyspace.next_case("ingest resumes when no batch waits")
-    batch_id = add(keyspace)
+    batch_id = keyspace.add_batch()
     keeper, leases = Keeper(keyspace), Leases(keyspace.store, tries_ttl_s=60)
     assert keeper.turn().paused
     leases.finish(batch_id, MODEL)

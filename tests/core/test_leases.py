@@ -12,7 +12,7 @@ from support.stage_parts import IngestHarness, Keyspace, make_maintenance, make_
 from judges.core.model import CallTotals
 from judges.core.verdict import Refusals
 from worker.base.accounting import read_account
-from worker.core.queue.batch import batch_header, fresh_id, made_at_ms
+from worker.core.queue.batch import fresh_id, made_at_ms
 from worker.core.queue.leases import LEASE_MS, READY_MS, SET_ASIDE_S, Lease, LeasedPayload, Leases
 from worker.core.runtime.partition import Maintenance
 from worker.core.storage.keys import INGEST_GROUP
@@ -23,18 +23,6 @@ MODEL, OTHER = "lexical", "other"
 TTL_S = 7200
 BEGIN_S = 1_700_000_000.0
 HOUR_S = 3600.0
-
-
-def add(keyspace: Keyspace, model: str = MODEL, *, made_at_s: float = BEGIN_S) -> str:
-    """Leave a batch as ingest does."""
-    batch_id = fresh_id(model, made_at_s)
-    payload = batch_header(batch_id, "default", model, made_at_s) + "]}"
-    keyspace.client.set(keyspace.keys.batch(batch_id), payload)
-    keyspace.client.hincrby(keyspace.keys.waiting, model, len(payload))
-    keyspace.client.zadd(keyspace.keys.ready(model), {batch_id: made_at_ms(batch_id)})
-    keyspace.client.zadd(keyspace.keys.leases, {batch_id: 0})
-    keyspace.make_due(batch_id, in_s=READY_S)
-    return batch_id
 
 
 def ids(taken: list[LeasedPayload]) -> list[str]:
@@ -64,14 +52,9 @@ def _replace_by_list(keyspace: Keyspace, key: str) -> None:
     keyspace.client.rpush(key, "somebody's")
 
 
-@pytest.fixture
-def leases(keyspace: Keyspace) -> Leases:
-    return Leases(keyspace.store, tries_ttl_s=TTL_S)
-
-
 def add_three(keyspace: Keyspace) -> list[str]:
     """Add three batches, the oldest first."""
-    return [add(keyspace, made_at_s=BEGIN_S + number) for number in range(3)]
+    return [keyspace.add_batch(made_at_s=BEGIN_S + number) for number in range(3)]
 
 
 def test_ready_batches_are_taken_once_and_the_oldest_first(keyspace: Keyspace, leases: Leases) -> None:
@@ -87,7 +70,7 @@ def test_ready_batches_are_taken_once_and_the_oldest_first(keyspace: Keyspace, l
     payloads = {batch_id: keyspace.client.get(keyspace.keys.batch(batch_id)) for batch_id in batches}
     assert {lease.lease.batch_id: lease.payload for lease in leases.take(MODEL, "a", 9)} == payloads
     keyspace.next_case("a taken batch is held by one")
-    batch_id = add(keyspace)
+    batch_id = keyspace.add_batch()
     payload = keyspace.client.get(keyspace.keys.batch(batch_id))
     assert leases.take(MODEL, "a", 1) == [LeasedPayload(Lease(batch_id, MODEL, "a"), payload, {})]
     before = keyspace.everything()
@@ -100,11 +83,11 @@ def test_ready_batches_are_taken_once_and_the_oldest_first(keyspace: Keyspace, l
         taken = list(pool.map(lambda number: leases.take(MODEL, f"holder {number}", 2), range(16)))
     assert sorted(batch_id for each in taken for batch_id in ids(each)) == batch_ids
     keyspace.next_case("the oldest first, whenever it came")
-    by_age = {age_s: add(keyspace, made_at_s=BEGIN_S - age_s) for age_s in (20, 40, 10, 30)}
+    by_age = {age_s: keyspace.add_batch(made_at_s=BEGIN_S - age_s) for age_s in (20, 40, 10, 30)}
     assert ids(leases.take(MODEL, "a", 2)) == [by_age[40], by_age[30]]
     assert ids(leases.take(MODEL, "a", 9)) == [by_age[20], by_age[10]]
     keyspace.next_case("those of the judge model, and made before a given time")
-    batch_ids, other = add_three(keyspace), add(keyspace, OTHER)
+    batch_ids, other = add_three(keyspace), keyspace.add_batch(OTHER)
     assert ids(leases.take(OTHER, "a", 9)) == [other]
     assert leases.take("unknown", "a", 9) == []
     made_ms = [made_at_ms(batch_id) for batch_id in batch_ids]
@@ -149,7 +132,7 @@ def test_an_unreadable_batch_is_set_aside_and_blocks_no_other(keyspace: Keyspace
 
 
 def test_a_lapsed_lease_goes_to_another_once_it_is_swept(keyspace: Keyspace, leases: Leases) -> None:
-    batch_id = add(keyspace)
+    batch_id = keyspace.add_batch()
     (taken,) = leases.take(MODEL, "a", 1)
     keyspace.make_due(batch_id)
     assert leases.renew([taken.lease]) == set(), "it was not swept"
@@ -193,7 +176,7 @@ def test_only_the_holder_puts_a_batch_back_or_parks_it(keyspace: Keyspace, lease
     assert (leases.sweep([MODEL]), ready(keyspace)) == (1, batch_ids)
     assert holder_of(keyspace, batch_ids[0]) is None
     keyspace.next_case("a stranger")
-    batch_id = add(keyspace)
+    batch_id = keyspace.add_batch()
     leases.take(MODEL, "a", 1)
     before = keyspace.everything()
     for stranger in ("b", "parked"):
@@ -202,7 +185,7 @@ def test_only_the_holder_puts_a_batch_back_or_parks_it(keyspace: Keyspace, lease
     assert keyspace.everything() == before
     for delay_s in (0.0, 60.0):
         keyspace.next_case(f"finished or put back before, {delay_s} s")
-        batch_id = add(keyspace)
+        batch_id = keyspace.add_batch()
         (taken,) = leases.take(MODEL, "a", 1)
         leases.put_back(taken.lease, delay_s=delay_s, tries={"e1": CallTotals(4)})
         before = keyspace.everything()
@@ -214,7 +197,7 @@ def test_only_the_holder_puts_a_batch_back_or_parks_it(keyspace: Keyspace, lease
 
 
 def test_tries_are_kept_for_all_rounds_and_not_for_ever(keyspace: Keyspace, leases: Leases) -> None:
-    batch_id = add(keyspace)
+    batch_id = keyspace.add_batch()
     first = {
         "e1": CallTotals(4, 100, 10, 0.5, refusals=Refusals(1, 2.5)),
         "e2": CallTotals(1, cost_usd=None, is_known=False),
@@ -231,7 +214,7 @@ def test_tries_are_kept_for_all_rounds_and_not_for_ever(keyspace: Keyspace, leas
     leases.finish(batch_id, MODEL)
     assert_gone(keyspace, batch_id)
     keyspace.next_case("not for ever")
-    batch_id = add(keyspace)
+    batch_id = keyspace.add_batch()
     key = keyspace.keys.tries(batch_id)
     leases.put_back(leases.take(MODEL, "a", 1)[0].lease)
     assert not keyspace.client.exists(key)
@@ -292,14 +275,14 @@ def test_a_sweep_makes_due_batches_ready_and_no_others(keyspace: Keyspace, lease
     assert leases.sweep([MODEL]) == 0
     assert keyspace.everything() == before
     keyspace.next_case("a batch that is missing in its ready set")
-    batch_id = add(keyspace)
+    batch_id = keyspace.add_batch()
     keyspace.client.delete(keyspace.keys.ready(MODEL))
     assert (leases.sweep([MODEL]), leases.take(MODEL, "a", 1)) == (0, [])
     keyspace.make_due(batch_id)
     assert (leases.sweep([MODEL]), ready(keyspace)) == (1, [batch_id])
     keyspace.next_case("judge models that it does not know")
-    batch_id = add(keyspace)
-    other = add(keyspace, OTHER)
+    batch_id = keyspace.add_batch()
+    other = keyspace.add_batch(OTHER)
     for model in (MODEL, OTHER):
         leases.take(model, "a", 1)
     keyspace.make_due(batch_id, other)
@@ -310,7 +293,7 @@ def test_a_sweep_makes_due_batches_ready_and_no_others(keyspace: Keyspace, lease
     assert leases.sweep([MODEL, OTHER]) == 1
     assert ready(keyspace, OTHER) == [other]
     keyspace.next_case("many unknown leases do not delay it")
-    batch_id = add(keyspace)
+    batch_id = keyspace.add_batch()
     strangers = [fresh_id("stranger", BEGIN_S) for _ in range(2500)]
     keyspace.client.zadd(keyspace.keys.leases, dict.fromkeys(strangers, 1.0))
     leases.take(MODEL, "a", 1)
@@ -329,7 +312,7 @@ STEPS = st.lists(
 def test_a_batch_is_ready_leased_parked_or_gone_after_any_steps(
     keyspace: Keyspace, leases: Leases, steps: list[tuple[str, int]]
 ) -> None:
-    left = {add(keyspace, made_at_s=BEGIN_S + number) for number in range(3)}
+    left = {keyspace.add_batch(made_at_s=BEGIN_S + number) for number in range(3)}
     names = sorted(left)
     names_of_holders = count()
     last: dict[str, Lease] = {}
@@ -375,7 +358,7 @@ def set_back(keyspace: Keyspace, maintenance: Maintenance, by_s: float) -> None:
 
 def test_due_times_follow_a_clock_that_is_set_back(keyspace: Keyspace, maintenance: Maintenance) -> None:
     """What was to happen by the old clock happens in its time, and not as much later: batches and feedback."""
-    dead, parked, living = (add(keyspace) for _ in range(3))
+    dead, parked, living = (keyspace.add_batch() for _ in range(3))
     for batch, in_s in ((dead, HOUR_S + 10), (parked, HOUR_S + 60), (living, LEASE_S - 1)):
         keyspace.make_due(batch, in_s=in_s)
     now_ms = int(keyspace.client.get(keyspace.keys.clock))
