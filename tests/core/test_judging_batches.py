@@ -79,8 +79,9 @@ def test_each_evaluation_gets_one_verdict_with_and_without_messages(keyspace: Ke
     assert_settled(keyspace, scored=6)
     worker.run(*batch_ids)
     assert len(worker.judged_texts) == 6, "a message for what is finished does nothing"
-    new_worker().run(choose(keyspace, 30, batch_size=1, first=6)[-1])
-    assert_settled(keyspace, scored=36)  # one message is enough for all ready batches
+    new_worker().run(
+        choose(keyspace, 30, batch_size=1, first=6)[-1], scored=36
+    )  # one message is enough for all ready batches
     choose(keyspace, 3, batch_size=1, first=36)
     worker = new_worker()
     worker.sweep()
@@ -336,8 +337,7 @@ def test_work_for_a_model_that_nobody_has_any_more_ends(keyspace: Keyspace, new_
     assert reasons(keyspace) == {"dead:unknown_judge_version": 20}
     assert (sorted(keyspace.batches()), ready(keyspace, "gone"), holders(keyspace)) == (young, young, {})
     assert worker.judging.circuits() == {"scripted": 0.0}, "nobody is there for it"
-    new_worker(models={"default": MODEL, "back": GONE}).sweep()
-    assert_settled(keyspace, scored=2, dead=20)
+    new_worker(models={"default": MODEL, "back": GONE}).sweep(scored=2, dead=20)
     for delay_s in (None, 60.0):
         keyspace.next_case("its holder died" if delay_s is None else "it was parked")
         leave(keyspace, 1)
@@ -359,22 +359,19 @@ def test_batches_that_a_worker_may_judge_are_not_given_up(keyspace: Keyspace, ne
         assert (keyspace.batches(), letters(keyspace), holders(keyspace)) == (before, {}, {})
     keyspace.next_case("own batches before the first exchange")
     choose(keyspace, 5, batch_size=1, age_s=OLD_S)
-    worker = new_worker(batch_size=1, configured_models=frozenset[str])
-    worker.limits.limit = 1
+    worker = new_worker(batch_size=1, configured_models=frozenset[str], limit=1)
     worker.model.answers.clear()
     worker.look()
     worker.rest()
     assert worker.judging.held == 2, "as many as there is capacity for"
-    worker.end()
-    assert_settled(keyspace, scored=5)
+    worker.end(scored=5)
 
 
 def test_judging_tells_whether_its_loop_lives_and_where_there_is_capacity(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_ids = choose(keyspace, 4, batch_size=1)
-    worker = new_worker(batch_size=1)
-    worker.limits.limit = 1
+    worker = new_worker(batch_size=1, limit=1)
     judging = worker.judging
     assert (judging.capacity(), judging.pulse.has_ended) == ({"scripted": True}, False)
     with monkeypatch.context() as fallen:

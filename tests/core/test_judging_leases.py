@@ -76,8 +76,7 @@ def test_leases_are_renewed_while_the_work_goes_on_and_after_redis_was_away(
         outage.setattr(worker.judging.leases, "renew", fail)
         assert failed.wait(60)
     wait_renewed(keyspace, batch_id)
-    worker.end()
-    assert_settled(keyspace, scored=1)
+    worker.end(scored=1)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
@@ -90,8 +89,7 @@ def test_a_worker_that_lost_its_lease_stops_and_nothing_counts_twice(keyspace: K
     new_worker().sweep_due(scored=3)
     keyspace.next_case("the capacity of its batch is free")
     choose(keyspace, 8)
-    worker = new_worker()
-    worker.limits.limit = 1
+    worker = new_worker(limit=1)
     worker.begin(*ready(keyspace))
     (batch_id,) = keyspace.batches()
     lose(keyspace, batch_id)
@@ -124,8 +122,7 @@ def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(
     lose(keyspace, batch_id)
     wait_until(lambda: worker.judging.progressed_at > renewed + 0.1, what="renewals")
     busy.set()
-    worker.settle()
-    assert_settled(keyspace, scored=1)
+    worker.settle(scored=1)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
@@ -255,8 +252,7 @@ def test_when_redis_goes_away_work_is_left_to_the_sweeper_and_paid_for_once(
         outage.setattr(worker.sweeper.leases, "sweep", refuse)
         with pytest.raises(StoreError):
             worker.look()
-    worker.sweep()
-    assert_settled(keyspace, scored=1)
+    worker.sweep(scored=1)
     keyspace.next_case("a verdict waits for Redis as long as it takes")
     worker = new_worker()
     record, outages = worker.ledger.record, iter([True, False])
@@ -275,8 +271,7 @@ def test_capacity_is_not_filled_over_and_over_and_released_with_the_answer(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose(keyspace, 60, batch_size=1)
-    worker = new_worker(batch_size=1)
-    worker.limits.limit = 40
+    worker = new_worker(batch_size=1, limit=40)
     worker.begin(ready(keyspace)[0])
     models: list[str] = []
 
@@ -289,12 +284,10 @@ def test_capacity_is_not_filled_over_and_over_and_released_with_the_answer(
         worker.end()
     assert 1 <= len(models) <= 5, "not once for each of 42 that left"
     assert len(ready(keyspace)) == 18
-    worker.sweep()
-    assert_settled(keyspace, scored=60)
+    worker.sweep(scored=60)
     keyspace.next_case("the answer is there though it cannot be written")
     first, second = choose(keyspace, 2, batch_size=1)
-    worker = new_worker(batch_size=1)
-    worker.limits.limit = 1
+    worker = new_worker(batch_size=1, limit=1)
     worker.model.hung = texts(keyspace, second)
     with monkeypatch.context() as outage, capture_logs():
         outage.setattr(worker.ledger, "record", refuse)
@@ -302,8 +295,7 @@ def test_capacity_is_not_filled_over_and_over_and_released_with_the_answer(
         wait_until(lambda: holders(keyspace).keys() == {first, second}, what="the second in the capacity of the first")
         wait_until(lambda: worker.judging.windows["scripted"].capacity() == 1, what="the capacity of the first")
     worker.model.hung = set()
-    worker.settle()
-    assert_settled(keyspace, scored=2)
+    worker.settle(scored=2)
 
 
 def once_it_stops(worker: JudgingWorker, step: Callable[[], object]) -> None:
@@ -332,8 +324,7 @@ def test_what_runs_may_end_within_the_grace_and_the_rest_is_given_back(keyspace:
     worker.wake(batch_ids[1])
     worker.look()
     assert keyspace.everything() == before, "it takes nothing any more"
-    new_worker().run(batch_ids[1])
-    assert_settled(keyspace, scored=3)
+    new_worker().run(batch_ids[1], scored=3)
     keyspace.next_case("a hurried stop does not wait")
     worker, batch_id = new_worker.begun(1)
     once_it_stops(worker, worker.judging.hurry)
@@ -342,8 +333,7 @@ def test_what_runs_may_end_within_the_grace_and_the_rest_is_given_back(keyspace:
     keyspace.next_case("a stopping worker leases no batch and begins no call")
     choose(keyspace, 4, batch_size=1)
     other = ModelSettings(provider="scripted", model="other")
-    worker = new_worker(batch_size=1, models={"default": MODEL, "other": other})
-    worker.limits.limit = 1
+    worker = new_worker(batch_size=1, models={"default": MODEL, "other": other}, limit=1)
     worker.begin(ready(keyspace)[0])
     assert (worker.judging.held, len(ready(keyspace))) == (2, 2)
     close = worker.limits.close
@@ -405,8 +395,7 @@ def test_what_redis_does_not_take_at_the_stop_is_swept_later(
     monkeypatch.setattr(worker.judging.loop, "wait", lambda coroutine, timeout_s: wait(coroutine, min(timeout_s, 0.1)))
     worker.judging.stop(0.05)
     assert (worker.judging.held, ready(keyspace)) == (0, [batch_id])
-    new_worker().run(batch_id)
-    assert_settled(keyspace, scored=1)
+    new_worker().run(batch_id, scored=1)
 
 
 @pytest.mark.parametrize("script", ["take", "put_back"])

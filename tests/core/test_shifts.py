@@ -90,8 +90,7 @@ def test_a_young_shift_looks_again_and_an_old_one_hands_over(keyspace: Keyspace,
     assert_settled(keyspace, scored=3)
     keyspace.next_case("an old shift hands over and sees its own batches to their end")
     first, _, third = choose(keyspace, 3, batch_size=1)
-    worker = new_worker(batch_size=1, shift_s=5.0)
-    worker.limits.limit = 1
+    worker = new_worker(batch_size=1, shift_s=5.0, limit=1)
     worker.begin(first)
     (old,) = worker.judging.running
     assert (worker.judging.held, worker.notified) == (2, ["scripted"])
@@ -101,8 +100,7 @@ def test_a_young_shift_looks_again_and_an_old_one_hands_over(keyspace: Keyspace,
     worker.rest()
     assert worker.judging._current["scripted"] is not old
     worker.model.answers.set()
-    worker.settle()
-    assert_settled(keyspace, scored=3)
+    worker.settle(scored=3)
     assert third not in keyspace.batches()
 
 
@@ -114,12 +112,10 @@ def test_the_later_of_two_shifts_goes_on_fetching(keyspace: Keyspace, new_worker
         worker.wake(*choose(keyspace, 1, first=number))
         wait_until(lambda number=number: len(worker.model.reached) == number + 1, what="the next batch")
     assert len(worker.judging.running) == 2, "never more"
-    worker.end()
-    assert_settled(keyspace, scored=3)
+    worker.end(scored=3)
     keyspace.next_case("a shift that found no successor ends fetching all the same")
     batch_ids = choose(keyspace, 3, batch_size=1)
-    worker = new_worker(batch_size=1)
-    worker.limits.limit = 1
+    worker = new_worker(batch_size=1, limit=1)
     worker.judging._notifier = SimpleNamespace(workers=1, notify=worker.notified.append)
     worker.begin(batch_ids[0])
     (shift,) = worker.judging.running
@@ -128,12 +124,10 @@ def test_the_later_of_two_shifts_goes_on_fetching(keyspace: Keyspace, new_worker
     assert worker.notified[1:] == ["scripted"]
     worker.end()
     assert (len(judged(keyspace)), len(ready(keyspace))) == (2, 1)
-    worker.sweep()
-    assert_settled(keyspace, scored=3)
+    worker.sweep(scored=3)
     keyspace.next_case("a queue that is not consumed any more ends the fetching at once")
     batch_ids = choose(keyspace, 4, batch_size=1)
-    worker = new_worker(batch_size=1)
-    worker.limits.limit = 1
+    worker = new_worker(batch_size=1, limit=1)
     worker.begin(batch_ids[0])
     consumed = False
     worker.judging._serves = lambda _: consumed
@@ -142,8 +136,7 @@ def test_the_later_of_two_shifts_goes_on_fetching(keyspace: Keyspace, new_worker
     worker.sweep()
     assert len(judged(keyspace)) == 2
     consumed = True
-    worker.sweep()
-    assert_settled(keyspace, scored=4)
+    worker.sweep(scored=4)
 
 
 def test_batches_without_capacity_go_to_another_worker(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -161,8 +154,7 @@ def test_batches_without_capacity_go_to_another_worker(keyspace: Keyspace, new_w
     assert len(idle.judged_texts) == 4
     alone.model.hung = set()
     alone.settle()
-    busy.end()
-    assert_settled(keyspace, scored=8)
+    busy.end(scored=8)
     keyspace.next_case("no batch waits for a busy worker")
     batch_ids = choose(keyspace, 8, batch_size=2)
     busy, idle = new_worker(batch_size=2), new_worker(batch_size=2)
@@ -224,8 +216,7 @@ def test_a_dead_or_stuck_event_loop_keeps_no_thread_and_no_lease(
         new_worker().sweep()
         let_go.set()
         worker.judging.stop(0.05)
-        worker.settle()
-        assert_settled(keyspace, scored=2)
+        worker.settle(scored=2)
     keyspace.next_case("a stop resolves every thread also where the loop has died")
     choose(keyspace, 12, batch_size=2, models=TWO, rules=RULES)
     worker = new_worker(models=TWO)
@@ -283,8 +274,7 @@ def test_an_unexpected_error_while_sweeping_ends_no_sweeper(
 
 def test_no_more_is_held_than_there_is_capacity_for(keyspace: Keyspace, new_worker: Workers) -> None:
     batch_ids = choose(keyspace, 20, batch_size=2)
-    worker = new_worker(batch_size=2)
-    worker.limits.limit = 4
+    worker = new_worker(batch_size=2, limit=4)
     worker.begin(batch_ids[-1])
     assert (worker.judging.held, holders(keyspace).keys(), ready(keyspace)) == (4, set(batch_ids[:4]), batch_ids[4:])
     for batch_id in batch_ids:
@@ -293,20 +283,17 @@ def test_no_more_is_held_than_there_is_capacity_for(keyspace: Keyspace, new_work
     worker.rest()
     wait_until(lambda: len(worker.model.reached) == 8, what="all that is held to be asked for")
     assert worker.judging.held == 4
-    worker.end()
-    assert_settled(keyspace, scored=20)
+    worker.end(scored=20)
     keyspace.next_case("a batch does not wait for the slowest of another")
     batch_ids = choose(keyspace, 20, batch_size=2)
-    worker = new_worker()
-    worker.limits.limit = 2
+    worker = new_worker(limit=2)
     worker.model.hung = {min(texts(keyspace, batch_ids[0]))}
     worker.wake(batch_ids[0])
     wait_until(lambda: len(judged(keyspace)) == 19, what="all others")
     wait_until(lambda: worker.judging.held == 1, what="the end of all other batches")
     assert (len(keyspace.batches()), ready(keyspace)) == (1, [])
     worker.model.hung = set()
-    worker.settle()
-    assert_settled(keyspace, scored=20)
+    worker.settle(scored=20)
 
 
 def test_no_more_is_held_than_memory_is_meant_for(
@@ -322,8 +309,7 @@ def test_no_more_is_held_than_memory_is_meant_for(
         worker.look()
         worker.rest()
         assert worker.judging.held == held
-        worker.end()
-        assert_settled(keyspace, scored=20)
+        worker.end(scored=20)
 
 
 def test_with_an_open_circuit_only_what_is_too_old_is_leased(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -335,8 +321,7 @@ def test_with_an_open_circuit_only_what_is_too_old_is_leased(keyspace: Keyspace,
     worker.sweep()
     assert (keyspace.everything(), worker.judged_texts) == (before, [])
     worker.limits.blocked_for_s = 0.0
-    worker.sweep()
-    assert_settled(keyspace, scored=4)
+    worker.sweep(scored=4)
     keyspace.next_case("too old")
     choose(keyspace, 40, batch_size=2, age_s=2 * HOUR_S)
     young = choose(keyspace, 4, batch_size=2, first=100)
@@ -351,8 +336,7 @@ def test_with_an_open_circuit_only_what_is_too_old_is_leased(keyspace: Keyspace,
     assert {letter.reason for letter in letters(keyspace).values()} == {"judge_unavailable"}
     assert len(worker.judged_texts) == 40
     assert (sorted(keyspace.batches()), ready(keyspace), holders(keyspace)) == (young, young, {})
-    new_worker().sweep()
-    assert_settled(keyspace, scored=4, dead=40)
+    new_worker().sweep(scored=4, dead=40)
 
 
 def test_one_judge_model_does_not_wait_for_another(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -372,15 +356,13 @@ def test_one_judge_model_does_not_wait_for_another(keyspace: Keyspace, new_worke
     worker.look()
     wait_until(lambda: len(judged(keyspace)) == 6, what="all of the other model")
     assert {entry["judge_model"] for entry in keyspace.outbox("j")} == {"other"}
-    worker.end()
-    assert_settled(keyspace, scored=12)
+    worker.end(scored=12)
     keyspace.next_case("one that the worker does not have")
     both(keyspace, new_worker)
     stranger = new_worker()
     stranger.sweep_due()
     assert (len(judged(keyspace)), len(ready(keyspace, "other"))) == (6, 3)
-    new_worker(models=TWO).sweep()
-    assert_settled(keyspace, scored=12)
+    new_worker(models=TWO).sweep(scored=12)
     keyspace.next_case("a message for one model")
     choose(keyspace, 4, batch_size=2, models=TWO, rules=RULES)
     worker = new_worker(models=TWO)

@@ -104,6 +104,7 @@ class JudgingWorker:
         models: Mapping[str, ModelSettings] | None = None,
         configured_models: Callable[[], frozenset[str] | None] = lambda: None,
         limited: Callable[[ChatModel], LimitedModel] | None = None,
+        limit: int = 256,
         **settings: Any,
     ) -> None:
         self._keyspace = keyspace
@@ -112,6 +113,7 @@ class JudgingWorker:
         self.model = self.models["default"]
         self.all_limits = {model.judge_model: FakeLimits() for model in self.settings.models.values()}
         self.limits = self.all_limits[self.model.settings.judge_model]
+        self.limits.limit = limit
         self.ledger = Ledger(keyspace.store, self.settings)
         behind = {name: limited(model) for name, model in self.models.items()} if limited else {}
         judges = catalogue() if judges is None else judges
@@ -150,34 +152,35 @@ class JudgingWorker:
             if hash_in_id(batch_id) in labels:
                 self.notify(labels[hash_in_id(batch_id)])
 
-    def run(self, *batch_ids: str) -> None:
+    def run(self, *batch_ids: str, **settled: int) -> None:
         """Start the tasks, and wait for the end of all that was begun."""
         self.wake(*batch_ids)
-        self.settle()
+        self.settle(**settled)
 
     def look(self) -> None:
         """Run the worker's sweeper once."""
         self.judging.renew_overdue()
         self.sweeper.sweep()
 
-    def sweep(self) -> None:
+    def sweep(self, **settled: int) -> None:
         """Run the worker's sweeper once, and wait for the end of all that was begun."""
         self.look()
-        self.settle()
+        self.settle(**settled)
 
     def sweep_due(self, **settled: int) -> None:
-        """Run the sweeper when all batches are due, and check that all has ended, as `assert_settled` does."""
+        """Run the sweeper when all batches are due."""
         self._keyspace.make_due()
-        self.sweep()
-        if settled:
-            assert_settled(self._keyspace, **settled)
+        self.sweep(**settled)
 
-    def settle(self) -> None:
+    def settle(self, **settled: int) -> None:
+        """Wait for the end of all that was begun; check the ends of all evaluations, as `assert_settled` does."""
         wait_until(lambda: all(task.done() for task in self._tasks), what="the end of all tasks")
         assert not self.judging.held
         for task in self._tasks:
             task.result()
         self._tasks.clear()
+        if settled:
+            assert_settled(self._keyspace, **settled)
 
     def begin(self, batch_id: str) -> None:
         """Lease what there is capacity for, and run until the model answers."""
@@ -187,10 +190,10 @@ class JudgingWorker:
         wait_until(lambda: len(self.model.reached) > before, what="the first request")
         self.rest()
 
-    def end(self) -> None:
+    def end(self, **settled: int) -> None:
         """Release the model's answer, and wait for the end of what was begun."""
         self.model.answers.set()
-        self.settle()
+        self.settle(**settled)
 
     def rest(self) -> None:
         """Wait until as much is taken as there is capacity for."""
