@@ -75,25 +75,7 @@ GO_TOGETHER: Mapping[str, str] = {
     "calibrations": "models",
 }
 """Keys that are refused by themselves, and what goes with them."""
-EXAMPLE = """
-redis_url = "redis://localhost:6379/0"
-metrics_port = 9808
-[models.default]
-provider = "openai"
-base_url = "https://api.openai.com/v1"
-model = "gpt-6-luna"
-api_key_env = "OPENAI_API_KEY"
-max_in_flight = 256
-max_input_tokens = 120_000
-price = { input = 0.40, output = 1.60 }
-[[rules]]
-name = "support answers stay grounded"
-where = { service = "support-*", environment = "prod", has = ["context"] }
-judges = ["groundedness"]
-rate = 0.05
-always = ["error", "negative_feedback"]
-model = "default"
-"""
+EXAMPLE = (Path(__file__).parent / "data" / "example.toml").read_text(encoding="utf-8")
 GOOD = {
     "two models of one name and endpoint": MODEL + MODEL.replace("default", "b").replace("/v1", "/v1/"),
     "two endpoints with a label": MODEL + '[models.b]\nbase_url = "https://b/v1"\nmodel = "m"\nlabel = "m at b"\n',
@@ -121,30 +103,9 @@ def write(text: str, name: str = FILE) -> str:
 
 
 def test_defaults_of_the_contract_hold_with_nothing_configured() -> None:
+    table = read_table(__file__, "defaults")
     assert load({}) == Settings.from_keys(
-        redis_url="redis://localhost:6379/0",
-        broker_url=None,
-        prefix="tracejudge",
-        metrics_host="127.0.0.1",
-        metrics_port=9808,
-        otlp_endpoint=None,
-        export_explanations=False,
-        sampling_key="tracejudge",
-        retention=86_400.0,
-        max_stream=200_000,
-        max_stream_bytes=1 << 30,
-        max_trace_bytes=4 << 20,
-        max_outbox=200_000,
-        max_waiting_bytes=256 << 20,
-        give_up_after=6 * 3600.0,
-        grace_s=20.0,
-        shift_s=5.0,
-        task_events=False,
-        batch_size=32,
-        series_labels=(),
-        max_services=200,
-        log_level="info",
-        roles=("ingest", "judge", "export", "monitor"),
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()},
         models={"default": ModelSettings(provider="lexical")},
         judges={},
         redact=Redact(builtin=False, patterns=(), sign="[redacted]"),

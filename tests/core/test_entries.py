@@ -38,33 +38,7 @@ REPORT = {"producer": "p1", "seq": 3, "service": "shop", "published": 5, "accept
 BASE64 = base64.b64encode(Random(7).randbytes(3_000)).decode()
 NO_TIMES = (0, -1, 1, 946_684_799.9, 4_102_444_800, 5_000_000_000, 10**11, 9e11, 10**16, 1e20, 10**400, -1e308)
 TIMES = (946_684_800, 1_700_000_000.5, 4_102_444_799.9, None)
-FULL = {
-    **NEEDED,
-    "id": "0123456789abcdef",
-    "span_id": "00f067aa0ba902b7",
-    **dict.fromkeys(("environment", "release", "name", "session_id", "user_id", "response_id"), "x"),
-    "started_at": 1_700_000_001.5,
-    "ended_at": 1_700_000_002,
-    "provider": "openai",
-    "model": "gpt-6-luna",
-    "input": "Is it?",
-    "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi", "name": "Inès"}],
-    "context": [{"text": "It is.", "id": "d1", "score": 0.9}, {"text": "So."}],
-    "expected_response": "Yes.",
-    "expected_facts": ["It is."],
-    "guidelines": ["Be brief."],
-    "tool_calls": [{"name": "search", "arguments": {"q": [1, None]}, "result": "none", "error": "late"}],
-    "tools": [{"name": "search", "description": "Finds.", "parameters": {"type": "object"}}],
-    "expected_tools": [{"name": "search", "arguments": {"q": [1]}}],
-    "spans": [
-        {"span_id": "1", "parent_id": "0", "name": "root", "kind": "chain", "started_at": 1_700_000_001, "status": "ok"}
-        | {"ended_at": 1_700_000_002, "inputs": {"a": 1}, "outputs": [2], "attributes": {"k": "v"}}
-    ],
-    "usage": {"input_tokens": 1, "output_tokens": 2},
-    "error": "timeout",
-    "feedback": {"score": -1, "comment": "no"},
-    "tags": {"team": "a"},
-}
+FULL = read_table(__file__, "trace")
 
 
 def encoded(record: Any) -> bytes:

@@ -24,6 +24,7 @@ from structlog.testing import capture_logs
 from support.processes import wait_until
 from support.redis_kinds import Certificates, make_certificates
 from support.scrape import ACCEPT, scrape
+from support.tables import as_bytes, read_table
 
 from judges.core.model import ModelSettings
 from judges.models.registry import ModelSettingsError, build
@@ -43,39 +44,6 @@ TOKEN = "s3cret-t0ken"  # noqa: S105 - nobody's
 CLOSED = HttpAuth("Bearer", TOKEN)
 IN_VARIABLE = Settings(metrics_token_env="TOKEN")  # noqa: S106 - a name
 MODEL = ModelSettings(base_url="https://127.0.0.1:1/v1", model="m")
-LINTED = """\
-redis_url = "REDISS+cluster://:secret@host?ssl_ca_certs=/nowhere/a"
-broker_url = "amqps://host?ssl_ca_certs=/nowhere/b"
-metrics_tls_cert = "/nowhere/c"
-metrics_tls_key = "/nowhere/d"
-[models.default]
-base_url = "https://host/v1"
-model = "m"
-[receivers.x]
-kind = "webhook"
-url = "https://host"
-ca_file = "/nowhere/e"
-client_cert = "/nowhere/f"
-client_key = "/nowhere/g"
-"""
-WRONG = {
-    "no HTTP": (b"\x16\x03\x01\x00\xff\r\n\r\n", 400),
-    "empty lines": (b"\r\n\r\n", 400),
-    "another version": (b"GET / HTTP/9.9\r\n\r\n", 400),
-    "a head without end": (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 3410, 431),
-    "a line without end": (b"GET /" + b"a" * 20475, 431),
-    "too many headers": (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 200 + b"\r\n", 400),
-    "a line too long": (b"GET /" + b"a" * 10000 + b" HTTP/1.1\r\n\r\n", 400),
-    "the first version": (b"GET /healthz\r\n\r\n", 400),
-    "no host": (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
-    "a bracket for a path": (b"GET http://[ HTTP/1.0\r\n\r\n", 400),
-    "a body without end": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n", 200),
-    "a version of text in words": (b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain;version=x\r\n\r\n", 200),
-    "a version of metrics in words": (
-        b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text;version=1.x\r\n\r\n",
-        200,
-    ),
-}
 
 
 class Thread:
@@ -270,8 +238,8 @@ def test_a_request_that_is_none_is_answered_without_its_words(serve: Serve, monk
     monkeypatch.setattr(http_server, "_REPLY_S", 1.0)  # a body that never comes is waited for
     served = serve()
     with capture_logs() as lines:
-        for name, (sent, status) in WRONG.items():
-            reply = served.send(sent)
+        for name, (sent, status) in read_table(__file__, "requests").items():
+            reply = served.send(as_bytes(sent))
             assert re.match(rb"HTTP/[0-9.]+ (\d+) ", reply)[1] == b"%d" % status, name
             assert b"x: y" not in reply, name
             assert b"Python" not in reply, f"{name}: nor with what it runs on"
@@ -450,9 +418,8 @@ def test_a_file_for_tls_that_cannot_be_used_stops_the_start(
         use(str(certificates.server_key if "key" in name.lower() else certificates.server))
 
 
-def test_lint_and_doctor_name_files_for_tls_that_stop_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "linted.toml"
-    path.write_text(LINTED, encoding="utf-8")
+def test_lint_and_doctor_name_files_for_tls_that_stop_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(__file__).parent / "data" / "linted.toml"
     variables = {"SSL_CERT_FILE": "/nowhere/h"}
     findings = lint(variables, str(path))
     assert {(finding.key or finding.place, finding.line) for finding in findings} == {

@@ -16,6 +16,7 @@ from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
 from support.stage_parts import sampler_of
+from support.tables import read_table
 
 from judges.core.model import ModelSettings
 from tracejudge import Document, Feedback, Message, Span, ToolCall, Trace
@@ -100,30 +101,7 @@ def test_the_share_of_chosen_traces_is_the_rate() -> None:
 
 
 def test_a_rule_matches_by_patterns() -> None:
-    rows: list[tuple[dict[str, str], dict[str, str], bool]] = [
-        ({}, {}, True),
-        ({"service": "shop"}, {}, True),
-        ({"service": "shop"}, {"service": "shop-2"}, False),
-        ({"service": "hop"}, {}, False),
-        ({"service": "shop-*"}, {"service": "shop-2"}, True),
-        ({"service": "shop*"}, {}, True),
-        ({"service": "shop*"}, {"service": "shop\n2"}, True),
-        ({"service": "s*p"}, {}, True),
-        ({"service": "sh?p"}, {}, True),
-        ({"service": "shop?"}, {}, False),
-        ({"service": "Shop"}, {}, False),
-        ({"release": "1.2"}, {"release": "1x2"}, False),
-        ({"environment": "prod"}, {"environment": "prod"}, True),
-        ({"environment": "prod"}, {}, False),
-        ({"environment": "*"}, {}, True),
-        ({"environment": "?*"}, {}, False),
-        ({"name": "answer_*"}, {"name": "answer_question"}, True),
-        ({"release": "2024-*"}, {"release": "2025-01"}, False),
-        ({"model": "gpt-6*"}, {"model": "gpt-6-luna"}, True),
-        ({"service": "shop", "environment": "prod"}, {"environment": "prod"}, True),
-        ({"service": "shop", "environment": "prod"}, {"environment": "test"}, False),
-    ]
-    for where, fields, matches in rows:
+    for where, fields, matches in read_table(__file__, "patterns")["rows"]:
         assert bool(sampler(rule(where=Where(**where))).sample(trace(**fields)).rules) is matches, (where, fields)
 
 
