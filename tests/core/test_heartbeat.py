@@ -27,6 +27,7 @@ SURELY_S = 10.0  # dead for so long, also a slow model is held for dead
 FREE, PAUSED = (Bounds(paused=paused, shed=frozenset()) for paused in (False, True))
 SHED = Bounds(paused=False, shed=frozenset("a"))
 Circuits = Mapping[str, float | None]
+History = list[tuple[str, dict[str, Any]]]
 
 
 def at(keyspace: Keyspace, **capacity: bool) -> dict[str, str | None]:
@@ -85,7 +86,7 @@ def deaths(*names: str, most_s: float = 3 * SURELY_S) -> st.SearchStrategy[dict[
     return st.dictionaries(st.sampled_from(names), st.floats(0.001, most_s))
 
 
-def histories(*names: str) -> st.SearchStrategy[list[tuple[str, dict[str, Any]]]]:
+def histories(*names: str) -> st.SearchStrategy[History]:
     """What may be heard of these models, in any order."""
     waiting, dead = st.tuples(st.just("waiting"), sizes(*names)), st.tuples(st.just("dead"), deaths(*names))
     return st.lists(st.one_of(waiting, dead), max_size=12)
@@ -124,11 +125,8 @@ def test_marks_of_readers_are_what_they_have_not_read(keyspace: Keyspace) -> Non
     Leases(keyspace.store, tries_ttl_s=60).take(MODEL, "me", 1)
     assert at(keyspace, **{MODEL: True})[f"judge:{MODEL}"] is None
     own = flows(("ingest", "export"), {"metrics": "export", "otel": "export"}, ("m",))
-    assert [(name, role) for name, role, *_ in own] == [
-        ("ingest", "ingest"),
-        ("export:metrics", "export"),
-        ("export:otel", "export"),
-    ]
+    exports = [("export:metrics", "export"), ("export:otel", "export")]
+    assert [(name, role) for name, role, *_ in own] == [("ingest", "ingest"), *exports]
     assert [name for name, *_ in flows(("judge",), {"metrics": "export"}, ("a", "b"))] == ["judge:a", "judge:b"]
 
 
@@ -165,10 +163,8 @@ def test_a_heartbeat_counts_for_ten_seconds_and_goes_after_a_minute(
         first.beat({"ingest": True, "judge": False})
         second.beat({"export": True})
         second.beat({"export": False})
-        assert sorted((dict(worker.roles) for worker in live_workers(keyspace.store)), key=len) == [
-            {"export": False},
-            {"ingest": True, "judge": False},
-        ]
+        roles = sorted((dict(worker.roles) for worker in live_workers(keyspace.store)), key=len)
+        assert roles == [{"export": False}, {"ingest": True, "judge": False}]
     for age_s, there, kept in ((9, True, True), (12, False, True), (70, False, False)):
         keyspace.next_case(f"{age_s} s")
         with monkeypatch.context() as patch:
@@ -296,50 +292,32 @@ def test_a_slow_model_pauses_ingest_and_a_dead_one_over_the_bound_is_shed() -> N
     for dead_s, expected in ((0.1, PAUSED), (SURELY_S - 0.1, PAUSED), (SURELY_S, SHED), (3600.0, SHED)):
         assert pressure_of(("waiting", {"a": over}), ("dead", {"a": dead_s})).bounds == expected, dead_s
     # One that comes back with much to do is slow until it has done it.
-    pressure = pressure_of(("dead", {"a": 1.0}), ("waiting", {"a": BOUND + 1}))
-    assert pressure.bounds == SHED
-    pressure.set_open_circuits({})
-    assert pressure.bounds == PAUSED
-    pressure.set_open_circuits({"a": 1.0})
-    assert pressure.bounds == PAUSED, "it may be that it opened for a moment"
-    pressure.set_waiting({"a": BOUND})
-    assert pressure.bounds == FREE
-    pressure.set_waiting({"a": BOUND + 1})
-    assert pressure.bounds == SHED, "that it was slow is forgotten"
-
-
-@given(histories(*KNOWN, *UNKNOWN))
-def test_models_that_nothing_is_chosen_for_change_nothing(history: list[tuple[str, dict[str, Any]]]) -> None:
-    alone = [(kind, {name: value for name, value in heard.items() if name in KNOWN}) for kind, heard in history]
-    assert pressure_of(*history).bounds == pressure_of(*alone).bounds
+    events: tuple[tuple[str, dict[str, Any]], ...] = (("dead", {"a": 1.0}), ("waiting", {"a": over}), ("dead", {}))
+    events += (("dead", {"a": 1.0}), ("waiting", {"a": BOUND}), ("waiting", {"a": over}))
+    bounds = [pressure_of(*events[:count]).bounds for count in range(2, 7)]
+    assert bounds == [SHED, PAUSED, PAUSED, FREE, SHED], "it may open for a moment; then that it was slow is forgotten"
 
 
 @given(histories("a"))
-def test_past_the_bound_a_model_is_waited_for_or_shed(
-    history: list[tuple[str, dict[str, Any]]],
-) -> None:
+def test_past_the_bound_a_model_is_waited_for_or_shed(history: History) -> None:
     bounds = pressure_of(*history).bounds
     waiting = [heard for kind, heard in history if kind == "waiting"]
     is_over = bool(waiting) and waiting[-1].get("a", 0) > BOUND
     assert bounds.paused + len(bounds.shed) == is_over
 
 
-@given(histories(*KNOWN), deaths("b"))
-def test_a_living_model_past_the_bound_always_pauses(
-    history: list[tuple[str, dict[str, Any]]], dead: dict[str, float]
+@given(histories(*KNOWN, *UNKNOWN), deaths("b"), st.lists(deaths("a", most_s=SURELY_S - 0.001), max_size=6))
+def test_a_living_model_past_the_bound_pauses_and_others_change_nothing(
+    history: History, dead: dict[str, float], openings: list[dict[str, float]]
 ) -> None:
-    pressure = pressure_of(*history, ("dead", dead), ("waiting", {"a": BOUND + 1}))
-    assert pressure.bounds.paused
-    assert "a" not in pressure.bounds.shed
-
-
-@given(histories(*KNOWN), st.lists(deaths("a", most_s=SURELY_S - 0.001), max_size=6))
-def test_short_openings_never_shed_a_model_that_was_slow_before(
-    history: list[tuple[str, dict[str, Any]]], openings: list[dict[str, float]]
-) -> None:
-    pressure = pressure_of(*history, ("dead", {}), ("waiting", {"a": BOUND + 1}))
-    for dead in openings:
-        pressure.set_open_circuits(dead)
-        assert pressure.bounds == PAUSED
+    alone = [(kind, {name: value for name, value in heard.items() if name in KNOWN}) for kind, heard in history]
+    assert pressure_of(*history).bounds == pressure_of(*alone).bounds, "models that nothing is chosen for"
+    over = ("waiting", {"a": BOUND + 1})
+    bounds = pressure_of(*history, ("dead", dead), over).bounds
+    assert (bounds.paused, "a" in bounds.shed) == (True, False)
+    pressure = pressure_of(*history, ("dead", {}), over)
+    for opening in openings:
+        pressure.set_open_circuits(opening)
+        assert pressure.bounds == PAUSED, "short openings never shed a model that was slow before"
         pressure.set_waiting({"a": BOUND + 2})
         assert pressure.bounds == PAUSED
