@@ -4,7 +4,6 @@ import ctypes
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,16 +63,6 @@ def turned_away(_: ChatRequest) -> str:
 
 def window_of(*, limit: int = 64, batch_size: int = 32, **limits: float) -> PrefetchWindow:
     return PrefetchWindow("scripted", FakeLimits(limit=limit, **limits), batch_size)
-
-
-@dataclass
-class _Turn:
-    """What happens to a window: some of its capacity is taken, in batches of this size; some end; its limit changes."""
-
-    share: float
-    size: float
-    ending: float
-    limit: int | None
 
 
 def test_a_young_shift_looks_again_and_an_old_one_hands_over(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -447,27 +436,25 @@ def test_counts_hold_under_many_threads() -> None:
     assert (window.evaluations, window._bytes) == (0, 0)
 
 
-TURNS = st.lists(
-    st.builds(_Turn, st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.none() | LIMITS), min_size=1, max_size=40
-)
+SHARES = st.floats(0, 1)
+# Some of the capacity is taken, in batches of a size; some evaluations end; the limit changes.
+TURNS = st.lists(st.tuples(SHARES, SHARES, SHARES, st.none() | LIMITS), min_size=1, max_size=40)
 
 
 @given(limit=LIMITS, batch_size=st.integers(1, 64), turns=TURNS)
-def test_no_more_is_taken_than_is_of_use_and_no_slot_stays_empty(
-    limit: int, batch_size: int, turns: list[_Turn]
-) -> None:
+def test_no_more_is_taken_than_is_of_use_and_no_slot_stays_empty(limit: int, batch_size: int, turns: list[Any]) -> None:
     limits = FakeLimits(limit=limit)
     window, held = PrefetchWindow("scripted", limits, batch_size), 0
-    for turn in turns:
-        limits.limit = turn.limit or limits.limit
+    for share, size, ending, new_limit in turns:
+        limits.limit = new_limit or limits.limit
         capacity = window.capacity()
         assert capacity >= 0
         assert capacity or held >= limits.limit, "there is something to do for every slot"
-        taken = round(capacity * turn.share) * max(1, round(batch_size * turn.size))
+        taken = round(capacity * share) * max(1, round(batch_size * size))
         window.acquire(taken, 0)
         held += taken
         if taken:
             assert held <= limits.limit + min(limits.limit, 2 * batch_size) + batch_size - 1
-        ended = int(held * turn.ending)
+        ended = int(held * ending)
         window.release(ended, 0)
         held -= ended
