@@ -76,16 +76,6 @@ GO_TOGETHER: Mapping[str, str] = {
 }
 """Keys that are refused by themselves, and what goes with them."""
 EXAMPLE = (Path(__file__).parent / "data" / "example.toml").read_text(encoding="utf-8")
-GOOD = {
-    "two models of one name and endpoint": MODEL + MODEL.replace("default", "b").replace("/v1", "/v1/"),
-    "two endpoints with a label": MODEL + '[models.b]\nbase_url = "https://b/v1"\nmodel = "m"\nlabel = "m at b"\n',
-    "a model that is not called default": MODEL.replace("default", "a") + RULE + 'model = "a"',
-    "the public API of anthropic": "[models.default]\nprovider = 'anthropic'\nmodel = 'm'\napi_key_env = 'KEY'",
-    "a socket": 'redis_url = "unix:///run/redis.sock"',
-    "a judge without settings": "[judges.safety]",
-    "a judge with settings": "[judges.relevance_truth_completeness]\nreasoning = false",
-    "one rule as a string": "[judges.guidelines]\nguidelines = 'Be polite.'",
-}
 DURATIONS = {"90": 90, "15s": 15, "15m": 900, "24h": 86_400, "1.5 d": 129_600, " 2H ": 7200}
 SIZES = {"1048576": 1 << 20, "64KiB": 64 << 10, "64mib": 64 << 20, "1GiB": 1 << 30, "1.5 KiB": 1536}
 
@@ -146,7 +136,7 @@ def test_rules_and_models_have_defaults_and_the_example_of_the_contract_loads() 
         model="default",
     )
     assert load({}) == Settings(models={"default": model}, rules=(rule,))
-    for text in GOOD.values():
+    for text in read_table(__file__, "accepted").values():
         write(text)
         load({})
 

@@ -21,6 +21,7 @@ from redis.retry import Retry
 from support.otlp import Accept, OtlpReceiver
 from support.processes import wait_until
 from support.redis_kinds import Certificates, TlsRedis, TunedRedis, make_certificates
+from support.tables import read_table
 
 import tracejudge
 from judges.core.model import ModelSettings
@@ -40,19 +41,7 @@ from worker.core.storage.keys import Keys
 
 PASSWORD = "s3cret-in-the-address"  # noqa: S105 - one to look for
 PATIENCE = {"socket_timeout": 10, "socket_connect_timeout": 10, "retry_on_timeout": False}
-SHOWN = {
-    f"redis://user:{PASSWORD}@host:6380/2": "redis://host:6380/2",
-    f"rediss://:{PASSWORD}@host?ssl_ca_certs=/ca&password={PASSWORD}": "rediss://host",
-    f"redis+sentinel://u:{PASSWORD}@h1:1,h2:2/mymaster/3?sentinel_password={PASSWORD}": (
-        "redis+sentinel://h1:1,h2:2/mymaster/3"
-    ),
-    f"amqp://u:{PASSWORD}@host//": "amqp://host//",
-    f"unix://:{PASSWORD}@/run/redis.sock?db=1": "unix:///run/redis.sock",
-    f"unix://:{PASSWORD}@/run/a@b.sock": "unix:///run/a@b.sock",
-    f"https://key:{PASSWORD}@host/v1?key={PASSWORD}": "https://host/v1",
-    f"http://[{PASSWORD}": "(an address that cannot be read)",
-    "unix://:12/34@/run/redis.sock": "(an address that cannot be read)",
-}
+ADDRESSES = read_table(__file__, "addresses")
 CUT = [
     f"{scheme}://{login}{mark}34@host//"
     for scheme in ("amqp", "redis", "redis+sentinel", "https")
@@ -60,21 +49,7 @@ CUT = [
     for mark in "/#?"
 ]
 """A mark that ends the host, unquoted in a password: what stands before it looks like host and port."""
-WRONG_URLS = (
-    f"redis://user:{PASSWORD}@host:port/0",
-    f"redis://user:{PASSWORD}/x@host/0",
-    *(url for url in CUT if "user:12" in url and not url.startswith("amqp")),
-    f"redis+sentinel://u:{PASSWORD}@h1:1,h2:2",
-    f"redis+sentinel://u:{PASSWORD}@h1:1,h2:2/mymaster/x",
-    f"redis+sentinel://u:{PASSWORD}@h1:1,,h2:2/mymaster",
-    f"redis+sentinel://u:{PASSWORD}@h1:{PASSWORD}/mymaster",
-    f"http://user:{PASSWORD}@host",
-)
-GOOD_URLS = (
-    "redis+sentinel://h1:1,[::1]:2/mymaster/3?sentinel_password=x",
-    "rediss+sentinel://h1/mymaster",
-    "unix:///a/b",
-)
+WRONG_URLS = [*ADDRESSES["wrong"], *(url for url in CUT if "user:12" in url and not url.startswith("amqp"))]
 TRUSTED = {"ssl_cert_reqs": "required"}
 SENTINELS = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "retry": Retry(NoBackoff(), 0)}
 BROKERS = {
@@ -110,30 +85,11 @@ BROKERS = {
     ),
     "rediss://a:1;rediss://b:2": BrokerConfig("rediss://a:1;rediss://b:2", PATIENCE, TRUSTED),
 }
-USABLE = {
-    "db": "3",
-    "username": "default",
-    "client_name": "shop-1",
-    "socket_timeout": "2.5",
-    "socket_connect_timeout": "5",
-    "socket_keepalive": "true",
-    "health_check_interval": "1",
-    "retry_on_timeout": "yes",
-    "protocol": "2",
-}
-UNUSABLE = {
-    "protocol": "3",
-    "max_connections": "1",
-    "client_name": "a b",
-    "socket_timeout": "0.1",
-    "health_check_interval": "x",
-    "unheard_of": "1",
-    "socket_connect_timeout": "nan",
-}
+USABLE, UNUSABLE = ADDRESSES["usable"], ADDRESSES["unusable"]
 
 
 def test_an_address_is_shown_without_user_password_and_options() -> None:
-    for url, shown in (SHOWN | dict.fromkeys(CUT, "(an address that cannot be read)")).items():
+    for url, shown in (ADDRESSES["shown"] | dict.fromkeys(CUT, "(an address that cannot be read)")).items():
         assert mask_url(url) == shown, url
     # A semicolon is between addresses, but not in a password.
     assert addresses(f"redis://u:{PASSWORD};x@a:1/0;redis://b:2") == "redis://a:1/0;redis://b:2"
@@ -165,7 +121,7 @@ def test_a_wrong_address_is_told_without_repeating_it_and_sentinels_and_sockets_
                 load({name: url})
             assert str(caught.value).startswith(f"{name}: "), url
             assert "s3cret" not in f"{caught.value} {caught.value.__cause__!r}", url
-        for url in GOOD_URLS:
+        for url in ADDRESSES["good"]:
             assert getattr(load({name: url}), key) == url
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.stage_parts import Keyspace, make_maintenance, samples, settings_of, use_script_time
+from support.tables import read_table
 
 from worker.core.queue.leases import Leases
 from worker.core.storage.keys import INGEST_GROUP
@@ -182,21 +183,7 @@ def test_a_heartbeat_counts_for_ten_seconds_and_goes_after_a_minute(
 
 def test_a_model_is_dead_when_all_workers_that_call_it_report_an_open_circuit(keyspace: Keyspace) -> None:
     """For the shortest of their times; one that has not asked yet says nothing."""
-    rows: list[tuple[list[Circuits], dict[str, float]]] = [
-        ([], {}),
-        ([{"a": 0.0, "b": 0.0}], {}),
-        ([{"a": 7.5, "b": 0.0}], {"a": 7.5}),
-        ([{"a": 30.0}, {"a": 4.0}, {"a": 12.0}], {"a": 4.0}),
-        ([{"a": 30.0}, {"a": 0.0}], {}),
-        ([{"a": 1.0}, {"b": 2.0}], {"a": 1.0, "b": 2.0}),
-        ([{"a": 1.0, "b": 2.0}, {"b": 0.0}], {"a": 1.0}),
-        ([{}, {"a": 1.0}], {"a": 1.0}),
-        ([{"a": None}, {"a": 30.0}, {"a": None}], {"a": 30.0}),
-        ([{"a": None}, {"a": 0.0}, {"a": 30.0}], {}),
-        ([{"a": None}, {"a": None}], {}),
-        ([{"a": 0.0}, {"b": 9.0}, {"b": None, "c": None}], {"b": 9.0}),
-    ]
-    for circuits_of_workers, dead in rows:
+    for circuits_of_workers, dead in read_table(__file__, "circuits")["rows"]:
         keyspace.next_case(f"{circuits_of_workers}")
         before = keyspace.everything()
         idle = idle_worker(keyspace)
