@@ -248,9 +248,7 @@ def test_entries_that_were_read_or_are_pending_are_not_cut_off(keyspace: Keyspac
     assert keyspace.counted("read", "cut_off", "not_sampled") == {"read": 20, "cut_off": 5, "not_sampled": 20}
 
 
-def test_what_is_cut_off_after_a_foreign_trim_or_from_the_dead_is_seen(
-    keyspace: Keyspace, reader: IngestHarness
-) -> None:
+def test_what_is_cut_off_after_a_foreign_trim_or_of_the_dead_is_seen(keyspace: Keyspace, reader: IngestHarness) -> None:
     keyspace.append("p1", big(30))
     reader.process()
     trim(keyspace, 3)

@@ -134,7 +134,7 @@ def test_a_broker_s_address_is_written_as_kombu_takes_it() -> None:
     assert broker(Settings(redis_url="redis://here:1/2")).url == "redis://here:1/2", "the same Redis"
 
 
-def test_a_user_of_the_access_list_is_let_in_and_a_wrong_password_is_told_without_it(
+def test_a_user_of_the_access_list_is_let_in_and_no_wrong_password(
     redis_binaries: tuple[ServerBinary, ...],
 ) -> None:
     with EmbeddedRedis(redis_binaries[0]) as guarded, Redis(port=guarded.port) as admin:

@@ -111,9 +111,7 @@ def test_work_is_parked_while_the_endpoint_refuses_connections(pipeline: Pipelin
     assert (account.scored, account.lost) == (20, 0)
 
 
-def test_an_invalid_answer_is_unscored_with_its_reason_and_never_zero(
-    pipeline: Pipeline, endpoint: ChatEndpoint
-) -> None:
+def test_an_invalid_answer_is_unscored_with_its_reason_not_zero(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     worker = pipeline.worker(rules=GROUNDED, models=models(endpoint.base_url))
     reasons: Counter[str] = Counter()
     for number, (name, (behaviour, reason, calls)) in enumerate(UNREADABLE.items(), 1):
@@ -133,9 +131,7 @@ def test_an_invalid_answer_is_unscored_with_its_reason_and_never_zero(
     assert "holds word0 word1" not in worker.program.output, "the log quotes the trace"
 
 
-def test_a_trace_that_is_too_long_causes_no_call_and_tokens_and_cost_are_counted(
-    pipeline: Pipeline, endpoint: ChatEndpoint
-) -> None:
+def test_tokens_and_cost_are_counted_and_long_traces_cause_no_call(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = replies.yes_no(usage=replies.Usage(prompt_tokens=1000, completion_tokens=100))
     settings = {"price": {"input": 2.0, "output": 10.0}, "max_input_tokens": 2000}
     worker = pipeline.worker(rules=GROUNDED, models=models(endpoint.base_url, **settings))

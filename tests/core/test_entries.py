@@ -239,9 +239,7 @@ names = st.sampled_from([b"v", b"t", b"r", b"f", b"p", b"x"])
 
 @settings(deadline=None)
 @given(st.dictionaries(names, payloads | st.just(b"1") | st.binary(max_size=70), max_size=6), payloads)
-def test_reading_never_raises_and_what_was_taken_travels_on_unchanged(
-    fields: dict[bytes, bytes], payload: bytes
-) -> None:
+def test_reading_never_raises_and_what_was_taken_stays_unchanged(fields: dict[bytes, bytes], payload: bytes) -> None:
     for entry in (read(fields), *(read_as(payload, kind) for kind in (b"t", b"r", b"f"))):
         assert isinstance(entry, StreamEntry)
         if isinstance(entry, TraceEntry):

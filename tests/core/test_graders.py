@@ -82,9 +82,7 @@ def test_a_factory_caches_judge_and_version_and_not_the_trace() -> None:
     assert again.evaluation == msgspec.structs.replace(of_first[0].evaluation, **other)
 
 
-def test_typed_questions_are_asked_and_the_threshold_of_the_calibration_decides(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_typed_questions_are_asked_and_the_calibration_decides(keyspace: Keyspace, new_worker: Workers) -> None:
     async def complete(request: ChatRequest) -> ChatResponse:
         assert [question.kind for question in request.questions] == ["predicate"]
         return ChatResponse("", input_tokens=10, output_tokens=1, decisions=(Decision((0.9,)),))

@@ -154,9 +154,7 @@ def test_a_connected_reader_that_reads_nothing_turns_unready_within_60_s(keyspac
     assert ready_after(1)
 
 
-def test_a_heartbeat_counts_for_ten_seconds_and_goes_after_a_minute(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heartbeat_counts_for_ten_seconds_and_then_goes(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(presence, "HEARTBEAT_MS", 60_000)
         assert live_workers(keyspace.store) == []

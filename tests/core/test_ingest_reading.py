@@ -78,9 +78,7 @@ def read(keyspace: Keyspace, reader: GroupReader) -> list[bytes]:
     return entry_ids
 
 
-def test_a_stopping_worker_and_one_whose_answer_is_lost_do_no_harm(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopping_worker_and_a_lost_answer_do_no_harm(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = IngestHarness(keyspace)
     keyspace.append("p1", make_traces(range(3)))
     entries = keyspace.read()
@@ -108,9 +106,7 @@ def test_a_stopping_worker_and_one_whose_answer_is_lost_do_no_harm(
 
 
 @pytest.mark.usefixtures("_short")
-def test_entries_of_dead_readers_are_taken_over_and_gone_ones_cut_off(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entries_of_dead_readers_are_taken_over(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest_module, "_STALE_MS", 0)
     chosen = IngestHarness(keyspace)
     keyspace.append("p1", make_traces(range(3)))
@@ -291,9 +287,7 @@ def test_names_of_readers_with_nothing_pending_go_and_no_entry_with_them(keyspac
         keyspace.client.xadd(keys.verdicts, {"v": "1"})
 
 
-def test_a_living_reader_whose_name_goes_while_it_waits_is_given_the_next_entry(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_whose_name_goes_gets_the_next_entry(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     read_as(keyspace, "alive")
     entries: list[object] = []
     # As patient as the test: it would else have read in vain, should this thread have stood still meanwhile.

@@ -221,9 +221,7 @@ def test_a_batch_that_cannot_be_judged_or_read_is_parked(keyspace: Keyspace, new
         assert keyspace.client.get(keyspace.keys.batch(strange)) == payload
 
 
-def test_an_error_of_a_judge_parks_its_evaluation_alone_and_quotes_nothing(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_an_error_of_a_judge_parks_its_evaluation_and_quotes_nothing(keyspace: Keyspace, new_worker: Workers) -> None:
     """A fault of ours hardly passes by itself; a batch of one that cancelled itself was judged over and over."""
 
     def failing_with(error: type[BaseException]) -> Callable[[str], Reading]:

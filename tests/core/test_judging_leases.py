@@ -100,9 +100,7 @@ def test_a_worker_that_lost_its_lease_stops_and_nothing_counts_twice(keyspace: K
 
 
 @pytest.mark.usefixtures("_quick_renewal")
-def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_a_lease_lost_while_the_end_is_written_leaves_nothing_behind(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
     completion, ending, busy = worker.judging._completion, threading.Event(), threading.Event()  # to hold it up
@@ -344,9 +342,7 @@ def test_what_runs_may_end_within_the_grace_and_the_rest_is_given_back(keyspace:
 
 
 @pytest.mark.usefixtures("_patient")
-def test_a_batch_leased_during_the_stop_is_put_back(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_leased_at_the_stop(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
     worker.model.answers.clear()

@@ -210,9 +210,7 @@ def test_calls_tokens_and_cost_cover_all_rounds(keyspace: Keyspace, new_worker: 
     assert_settled(keyspace, scored=1, dead=1)
 
 
-def test_a_rejected_batch_lets_the_more_probes_pass_the_more_often_it_was_one(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_a_rejected_batch_lets_more_probes_pass_each_time(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 1)
     error = ModelRejectedError("no", 9.0)
     worker = new_worker(failing(0, error=error))
@@ -263,7 +261,7 @@ def test_an_unknown_judge_version_delays_a_short_random_time() -> None:
         assert len(waits) > 90
 
 
-def test_a_batch_that_always_fails_is_not_the_only_probe(
+def test_a_batch_is_not_the_only_probe(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for others in (0, 20):
@@ -298,9 +296,7 @@ def test_batches_are_judged_within_half_a_minute_after_an_outage(
             assert judged(keyspace) == ids(*range(1, 41))
 
 
-def test_requests_with_a_refused_key_stop_no_other_request(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_keys_stop_no_other(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three are the oldest of all and a probe each; after that fresh batches are, of which one comes each second."""
     error = ModelRejectedError("the endpoint rejects the request: HTTP 401")
     error.status = 401

@@ -269,7 +269,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_batch_is_ready_leased_parked_or_gone_after_any_steps(
+def test_each_batch_has_one_state_in_any_order(
     keyspace: Keyspace, leases: Leases, steps: list[tuple[str, int]]
 ) -> None:
     left = {keyspace.add_batch(made_at_s=BEGIN_S + number) for number in range(3)}

@@ -135,9 +135,7 @@ def sender(url: str, settings: Settings, client: Redis) -> Iterator[tuple[Celery
     client.delete(settings.queue("gpt"), f"_kombu.binding.{settings.prefix}.judge")
 
 
-def test_a_queue_holds_as_many_as_its_bound_for_each_partition(
-    redis_url: str, keyspace: Keyspace, redis: Redis
-) -> None:
+def test_a_queue_holds_as_many_as_bound_for_each_partition(redis_url: str, keyspace: Keyspace, redis: Redis) -> None:
     settings = settings_of(keyspace)
     queue = settings.queue("gpt")
     with sender(redis_url, settings, redis) as (_, broker):

@@ -117,7 +117,7 @@ def test_verdicts_carry_the_tags_of_segments_redacted_and_no_others(bench: Bench
     assert by_trace_id == {"2": {"plan": f"of {SIGN} {'x' * 200}"[:100], "prompt_version": "v7"}, "3": None}
 
 
-def test_a_trace_that_cannot_be_redacted_is_not_judged(
+def test_what_is_not_redacted_is_not_judged(
     bench: Benches, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault of ours must neither send it unredacted nor take its batch along."""

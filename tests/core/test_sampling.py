@@ -63,9 +63,7 @@ def chosen_of(under_test: Sampler, ids: list[str]) -> list[tuple[Choice, ...]]:
 
 @unhurried
 @given(trace_ids, st.text(max_size=16), rates, rates)
-def test_a_trace_has_one_place_and_a_lower_rate_chooses_a_subset(
-    trace_id: str, key: str, one: float, another: float
-) -> None:
+def test_a_trace_has_one_place_and_lower_rates_a_subset(trace_id: str, key: str, one: float, another: float) -> None:
     place = position(trace_id, key)
     assert 0 <= place < 1, "a rate of 1 chooses every trace"
     assert place == position(trace_id, key)

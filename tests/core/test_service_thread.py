@@ -273,9 +273,7 @@ def test_members_of_one_name_share_a_thread_and_a_wake(shared: Callable[..., Non
     assert woken[0].turns.empty()
 
 
-def test_a_member_that_fails_or_never_pauses_delays_no_other(
-    shared: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_or_busy_member_delays_no_other(shared: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_FIRST_BACKOFF_S", "_MAX_BACKOFF_S"):
         monkeypatch.setattr(stage, name, 3600.0)
     away, broken, busy, quiet = members = [Member(), Member(), Member(pause_s=None), Member(pause_s=0.01)]
@@ -289,9 +287,7 @@ def test_a_member_that_fails_or_never_pauses_delays_no_other(
     assert not any(member.pulse.has_ended for member in members)
 
 
-def test_a_refused_login_and_a_port_without_tls_get_their_own_fix_within_3_s(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_login_and_a_port_without_tls_get_a_fix_soon(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for url, fix in (
         (redis_url.replace("://", "://nobody:wrong@"), "correct user and password in redis_url, "),
         (redis_url.replace("redis://", "rediss://"), "; use redis:// if it speaks no TLS"),

@@ -122,9 +122,7 @@ def test_repeated_traces_and_steps_shed_nothing_twice(keyspace: Keyspace, monkey
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.tuples(NUMBERS, st.booleans(), st.booleans()), max_size=4))
-def test_the_accounting_balances_at_any_mix(
-    keyspace: Keyspace, rounds: list[tuple[list[tuple[int, str]], bool, bool]]
-) -> None:
+def test_the_accounting_balances(keyspace: Keyspace, rounds: list[tuple[list[tuple[int, str]], bool, bool]]) -> None:
     before, shed = keyspace.counted("shed:dead")["shed:dead"], 0
     for numbers, dead, again in rounds:
         chosen = make_ingest(keyspace, dead=dead)
@@ -139,9 +137,7 @@ def test_the_accounting_balances_at_any_mix(
     assert keyspace.counted("shed:dead")["shed:dead"] - before == shed
 
 
-def test_batches_chosen_in_a_read_shed_its_rest_and_begin_and_end_are_logged_once(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_begin_and_end_of_shedding_lie_within_a_read(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
     chosen = make_ingest(keyspace)
     with capture_logs() as logs:

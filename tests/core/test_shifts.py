@@ -237,9 +237,7 @@ def test_one_worker_sweeps_at_a_time_and_another_takes_over(keyspace: Keyspace, 
     assert not keyspace.client.exists(keyspace.keys.sweeper)
 
 
-def test_an_unexpected_error_while_sweeping_ends_no_sweeper(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_ends_no_sweeper(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = new_worker()
     sweeper: Sweeper = worker.sweeper
     monkeypatch.setattr(sweeper.stopping, "wait", lambda _: None)
@@ -285,9 +283,7 @@ def test_no_more_is_held_than_there_is_capacity_for(keyspace: Keyspace, new_work
     worker.settle(scored=20)
 
 
-def test_no_more_is_held_than_memory_is_meant_for(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_is_held_than_fits(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     for meant_for, held in ((0.1, 1), (1.1, 2), (4.5, 5), (11.5, 12), (50, 20)):
         keyspace.next_case(f"{meant_for} batches")
         batch_ids = choose(keyspace, 20, batch_size=1)

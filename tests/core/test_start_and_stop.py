@@ -193,9 +193,7 @@ def test_sigterm_releases_work_that_exceeds_the_grace_period(pipeline: Pipeline,
     assert_finished_by_another(pipeline, endpoint)
 
 
-def test_a_stopping_worker_starts_no_call_and_waits_for_those_under_way(
-    pipeline: Pipeline, endpoint: ChatEndpoint
-) -> None:
+def test_a_stopping_worker_starts_no_call_and_waits_for_others(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     hold = replies.Hold()
     # Calls that begin before the judging consumer sees the stop end long after it.
     endpoint.behaviour = replies.from_call(5, replies.slow(10.0), before=replies.held(hold))
@@ -340,9 +338,7 @@ def test_nothing_is_lost_or_counted_twice_when_a_worker_is_killed(pipeline: Pipe
 
 
 @pytest.mark.slow("three runs one after the other")
-def test_a_rate_samples_the_same_traces_in_every_run_and_worker(
-    new_pipeline: Callable[[str], Pipeline], prefix: str
-) -> None:
+def test_a_rate_samples_the_same_traces_in_every_run(new_pipeline: Callable[[str], Pipeline], prefix: str) -> None:
     chosen = []
     for rate, workers in ((0.1, 1), (0.1, 2), (0.2, 1)):
         pipeline = new_pipeline(f"{prefix}-{len(chosen)}")

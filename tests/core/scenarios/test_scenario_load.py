@@ -19,9 +19,7 @@ IN_FLIGHT = 48
 
 @pytest.mark.slow("thousands of traces")
 @patient()
-def test_a_slow_model_above_its_limit_pauses_ingest_and_loses_nothing(
-    scenario: Scenario, endpoint: ChatEndpoint
-) -> None:
+def test_a_slow_model_above_its_limit_pauses_ingest_without_loss(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     traces = 800
     hold = replies.Hold()
     endpoint.behaviour = replies.held(hold, answers(0.5))
