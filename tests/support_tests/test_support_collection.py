@@ -16,7 +16,6 @@ ROOT = TESTS.parent
 OPTIONS_OF_PYTEST = {"-n", "-m"}
 WHOLLY_SLOW = {
     "base/test_cli_partitions.py",
-    "core/test_moving_slots.py",
     "features/board/test_board_browser.py",
     "deploy/end_to_end/test_end_to_end_changes.py",
     "deploy/end_to_end/test_end_to_end_incidents.py",
