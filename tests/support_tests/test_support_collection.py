@@ -46,8 +46,6 @@ WHOLLY_SLOW = {
     "faults/test_soak.py",
     "faults/test_upgrade.py",
     "pipeline/test_frozen.py",
-    "core/scenarios/test_scenario_load.py",
-    "core/scenarios/test_scenario_workers.py",
     "features/canary/test_canary.py",
     "producers/otel/test_otel_instrumentations.py",
     "producers/test_sdk_interpreters.py",
