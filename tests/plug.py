@@ -22,7 +22,7 @@ ALL: Final = "(all)"
 WHOLE: Final = ("tests/core", "tests/base")
 SELECTION: Final = (
     "tests/core/test_features.py",
-    "tests/core/test_counts.py::test_traces_published_twice_are_judged_once",
+    "tests/core/test_start_and_stop.py::test_traces_published_twice_are_judged_once",
     "tests/base/test_cli.py::test_each_command_has_help_of_its_arguments",
 )
 """Which hooks are built, traces on their way through a real worker, and each command of base."""

@@ -1,7 +1,7 @@
 """Where the readers of both streams stand, whether Redis tells it or not; what is cut off is counted and told once."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -29,12 +29,14 @@ from worker.core.telemetry.backlog import Backlog, Position, measure
 from worker.core.telemetry.metrics import Metrics
 
 NOTHING = (Rule(name="nothing", judges=("safety",), rate=0.0),)
+DONE = Position(0, 0, 0)
 PADDING = "x" * 4100
 MINUTE_MS = 60_000
 
 
-def big(numbers: range) -> list[Trace]:
+def big(first: int, last: int | None = None) -> list[Trace]:
     """Make traces of which each fills a node of the stream, so that approximate trimming is exact."""
+    numbers = range(first) if last is None else range(first, last)
     return make_traces(numbers, output=PADDING)
 
 
@@ -50,23 +52,35 @@ def old(keyspace: Keyspace, minutes: int, count: int = 1) -> None:
         keyspace.client.xadd(keyspace.keys.traces, fields, id=f"{milliseconds}-{number}")
 
 
+def cut(keyspace: Keyspace, **caps: Any) -> Position:
+    """Measure the stream of traces, and tell what was cut off."""
+    return keyspace.measure(report_cuts=True, **caps).traces
+
+
+def trim(keyspace: Keyspace, length: int, stream: str | None = None) -> None:
+    """Trim a stream as another client does."""
+    keyspace.client.xtrim(stream or keyspace.keys.traces, maxlen=length, approximate=False)
+
+
+def account(keyspace: Keyspace, names: str) -> tuple[int, ...]:
+    read = read_account(keyspace.store)
+    return tuple(getattr(read, name) for name in names.split())
+
+
 @pytest.fixture
 def reader(keyspace: Keyspace) -> IngestHarness:
     """An ingest that samples nothing."""
     return IngestHarness(keyspace, rules=NOTHING)
 
 
-def test_without_streams_the_backlog_is_zero(keyspace: Keyspace) -> None:
-    nothing = Position(lag=0, newly_cut=0, oldest_ms=0)
+def test_lag_and_age_are_those_of_entries_that_are_not_dealt_with(keyspace: Keyspace, reader: IngestHarness) -> None:
     nowhere = dict.fromkeys(("traces", "outbox", "batches", "dead_letters", "sessions"), 0)
-    expected = Backlog(nothing, 7, 0, 0, 0, 0, outbox={"metrics": nothing}, bytes=nowhere)
+    expected = Backlog(DONE, 7, 0, 0, 0, 0, outbox={"metrics": DONE}, bytes=nowhere)
     assert keyspace.measure(groups=("metrics",), max_entries=7) == expected
     keyspace.client.delete(keyspace.keys.traces)
-    assert keyspace.measure(groups=("metrics",), max_entries=7) == expected
-    assert measure(keyspace.store).traces == nothing, "without any caps as well"
-
-
-def test_lag_counts_unread_and_pending_entries(keyspace: Keyspace, reader: IngestHarness) -> None:
+    assert keyspace.measure(groups=("metrics",), max_entries=7) == expected, "without streams"
+    assert measure(keyspace.store).traces == DONE, "without any caps as well"
+    keyspace.next_case("lag")
     keyspace.append("p1", make_traces(range(10)))
     lags = [keyspace.measure().traces.lag]
     first = keyspace.read(4)
@@ -76,65 +90,42 @@ def test_lag_counts_unread_and_pending_entries(keyspace: Keyspace, reader: Inges
     keyspace.append("p1", make_traces(range(10, 13)))
     lags.append(keyspace.measure().traces.lag)
     reader.process()
-    lags.append(keyspace.measure().traces.lag)
-    assert lags == [10, 10, 6, 9, 0]
+    assert [*lags, keyspace.measure().traces.lag] == [10, 10, 6, 9, 0]
     assert keyspace.counted("cut_off", "drift") == {"cut_off": 0, "drift": 0}
-
-
-def test_without_a_group_the_lag_is_the_whole_stream(keyspace: Keyspace) -> None:
     keyspace.client.xgroup_destroy(keyspace.keys.traces, INGEST_GROUP)
-    keyspace.append("p1", make_traces(range(10)))
-    assert keyspace.measure().traces == Position(10, 0, 0)
-
-
-def test_age_is_that_of_the_oldest_not_dealt_with(keyspace: Keyspace, reader: IngestHarness) -> None:
+    keyspace.client.delete(keyspace.keys.groups)
+    assert keyspace.measure().traces == Position(13, 0, 0), "without a group the lag is the whole stream"
+    keyspace.next_case("age")
     for minutes in (9, 6, 3):
         old(keyspace, minutes)
-    first, second = keyspace.read(1), keyspace.read(1)
-    ages = [keyspace.measure().traces.oldest_ms]
-    reader.process(first)
-    ages.append(keyspace.measure().traces.oldest_ms)
-    reader.process(second)
-    ages.append(keyspace.measure().traces.oldest_ms)
-    reader.process()
-    ages.append(keyspace.measure().traces.oldest_ms)
-    assert ages == [pytest.approx(minutes * MINUTE_MS, abs=MINUTE_MS) for minutes in (9, 6, 3)] + [0]
+    reads = [keyspace.read(1), keyspace.read(1), keyspace.read(1)]
+    for entries, minutes in zip(reads, (9, 6, 3), strict=True):
+        assert keyspace.measure().traces.oldest_ms == pytest.approx(minutes * MINUTE_MS, abs=MINUTE_MS)
+        reader.process(entries)
+    assert keyspace.measure().traces.oldest_ms == 0
 
 
-def test_capacity_is_the_smaller_of_both_caps(keyspace: Keyspace) -> None:
-    keyspace.append("p1", big(range(20)))
+def test_the_stream_is_trimmed_by_count_bytes_and_age(keyspace: Keyspace) -> None:
+    keyspace.append("p1", big(60))
     used = keyspace.client.memory_usage(keyspace.keys.traces)
-    assert keyspace.measure(max_entries=500, max_bytes=1 << 40).capacity == 500
-    assert keyspace.measure(max_entries=500, max_bytes=10 * used).capacity == pytest.approx(200, abs=1)
+    assert keyspace.measure(max_entries=500, max_bytes=1 << 40).capacity == 500, "the smaller of both caps"
+    assert keyspace.measure(max_entries=5000, max_bytes=10 * used).capacity == pytest.approx(600, abs=3)
     assert keyspace.measure(max_entries=10**15, max_bytes=1 << 60).capacity > 10**9
-    assert length(keyspace) == 20
-
-
-def test_the_stream_is_trimmed_by_age(keyspace: Keyspace) -> None:
+    assert length(keyspace) == 60
+    keyspace.measure(max_bytes=used // 3)
+    assert length(keyspace) == pytest.approx(20, abs=2)
+    assert keyspace.client.memory_usage(keyspace.keys.traces) <= used // 3 * 1.1
+    assert (keyspace.measure(max_entries=10).capacity, length(keyspace)) == (10, 10)
+    keyspace.next_case("age")
     old(keyspace, 90, count=3)
     old(keyspace, 30, count=4)
     hour_ago = f"{int((time.time() - 3600) * 1000)}-0"
     assert keyspace.measure(oldest=hour_ago).traces.lag == length(keyspace) == 4
 
 
-def test_the_stream_is_trimmed_by_count(keyspace: Keyspace) -> None:
-    keyspace.append("p1", big(range(30)))
-    assert keyspace.measure(max_entries=10).capacity == 10
-    assert length(keyspace) == 10
-
-
-def test_the_stream_is_trimmed_by_bytes(keyspace: Keyspace) -> None:
-    keyspace.append("p1", big(range(60)))
-    cap = keyspace.client.memory_usage(keyspace.keys.traces) // 3
-    keyspace.measure(max_bytes=cap)
-    assert length(keyspace) == pytest.approx(20, abs=2)
-    assert keyspace.client.memory_usage(keyspace.keys.traces) <= cap * 1.1
-
-
 def test_batches_their_bytes_and_dead_letters_are_counted(keyspace: Keyspace) -> None:
-    chosen = IngestHarness(keyspace, batch_size=1)
     keyspace.append("p1", make_traces(range(4)))
-    chosen.process()
+    IngestHarness(keyspace, batch_size=1).process()
     leases = Leases(keyspace.store, tries_ttl_s=60)
     _, second = leases.take("lexical", "a", 2)
     leases.put_back(second.lease, delay_s=10)
@@ -142,207 +133,155 @@ def test_batches_their_bytes_and_dead_letters_are_counted(keyspace: Keyspace) ->
     backlog = keyspace.measure()
     waiting = sum(keyspace.client.strlen(keyspace.keys.batch(batch_id)) for batch_id in keyspace.batches())
     assert (backlog.batches, backlog.parked, backlog.waiting, backlog.dead) == (4, 1, {"lexical": waiting}, 3)
-    assert measure(keyspace.store, open_circuits=["lexical", "other"]).parked == 3, (
-        "two that nobody holds are parked too"
-    )
+    parked = measure(keyspace.store, open_circuits=["lexical", "other"]).parked
+    assert parked == 3, "two that nobody holds are parked too"
 
 
-def by_producer(keyspace: Keyspace) -> None:
-    keyspace.append("p1", big(range(30, 31)), cap=10)
-
-
-def by_count(keyspace: Keyspace) -> None:
-    keyspace.append("p1", big(range(30, 31)))
-    keyspace.measure(max_entries=10)
-
-
-def by_age(keyspace: Keyspace) -> None:
-    time.sleep(0.002)
-    seconds, microseconds = keyspace.client.time()
-    keyspace.append("p1", big(range(30, 40)))
-    keyspace.measure(oldest=f"{seconds * 1000 + microseconds // 1000}-0")
-
-
-@pytest.mark.parametrize("cut", [by_producer, by_count, by_age])
-@pytest.mark.parametrize("group", [True, False], ids=["idle reader", "no reader yet"])
-def test_entries_trimmed_before_a_group_reads_count_once_as_cut_off(
-    keyspace: Keyspace, reader: IngestHarness, cut: Callable[[Keyspace], None], *, group: bool
-) -> None:
-    if not group:
-        keyspace.client.xgroup_destroy(keyspace.keys.traces, INGEST_GROUP)
-    keyspace.append("p1", big(range(30)))
-    cut(keyspace)
-    assert length(keyspace) == 10
-    keyspace.store.make_group(keyspace.keys.traces, INGEST_GROUP)
-    assert keyspace.measure().traces.lag == 10
-    reader.process()
-    cut_off = 30 if cut is by_age else 21
-    assert [keyspace.measure(report_cuts=True).traces for _ in range(3)] == [
-        Position(0, cut_off, 0),
-        Position(0, 0, 0),
-        Position(0, 0, 0),
-    ]
-    account = read_account(keyspace.store)
-    assert (account.cut_off, account.not_sampled, account.unread, account.lost) == (cut_off, 10, 0, 0)
-
-
-def test_entries_that_aged_out_unread_are_cut_off_and_no_lag(keyspace: Keyspace, reader: IngestHarness) -> None:
-    keyspace.append("p1", big(range(30)))
+def test_entries_trimmed_before_a_group_reads_count_once_as_cut_off(keyspace: Keyspace, reader: IngestHarness) -> None:
+    for by in ("producer", "count", "age"):
+        for has_group in (True, False):
+            keyspace.next_case(f"{by}, {has_group=}")
+            if not has_group:
+                keyspace.client.xgroup_destroy(keyspace.keys.traces, INGEST_GROUP)
+            keyspace.append("p1", big(30))
+            time.sleep(0.002)  # the next entries are younger than a millisecond
+            seconds, microseconds = keyspace.client.time()
+            keyspace.append("p1", big(30, 40 if by == "age" else 31), **({"cap": 10} if by == "producer" else {}))
+            if by != "producer":
+                oldest = f"{seconds * 1000 + microseconds // 1000}-0"
+                keyspace.measure(**({"max_entries": 10} if by == "count" else {"oldest": oldest}))
+            assert length(keyspace) == 10
+            keyspace.store.make_group(keyspace.keys.traces, INGEST_GROUP)
+            assert keyspace.measure().traces.lag == 10
+            reader.process()
+            cut_off = 30 if by == "age" else 21
+            assert [cut(keyspace) for _ in range(3)] == [Position(0, cut_off, 0), DONE, DONE]
+            assert account(keyspace, "cut_off not_sampled unread lost") == (cut_off, 10, 0, 0)
+    keyspace.next_case("entries that aged out unread are no lag")
+    keyspace.append("p1", big(30))
     reader.process(keyspace.read(5))
-    assert keyspace.measure(oldest="99999999999999-0", report_cuts=True).traces == Position(0, 25, 0)
+    assert cut(keyspace, oldest="99999999999999-0") == Position(0, 25, 0)
     assert length(keyspace) == 0
-    account = read_account(keyspace.store)
-    assert (account.cut_off, account.unread, account.lost) == (25, 0, 0)
+    assert account(keyspace, "cut_off unread lost") == (25, 0, 0)
 
 
-def test_one_of_many_concurrent_measurements_reports_a_cut(keyspace: Keyspace) -> None:
-    keyspace.append("p1", big(range(50)))
+def test_one_of_many_measurements_reports_a_cut(keyspace: Keyspace) -> None:
+    keyspace.append("p1", big(50))
     with ThreadPoolExecutor(8) as pool:
-        turns = range(24)
-        reported = pool.map(
-            lambda turn: keyspace.measure(report_cuts=turn % 3 > 0, max_entries=10).traces.newly_cut, turns
+        told = pool.map(
+            lambda turn: keyspace.measure(report_cuts=turn % 3 > 0, max_entries=10).traces.newly_cut, range(24)
         )
-    assert sorted(reported)[-2:] == [0, 40]
+    assert sorted(told)[-2:] == [0, 40]
     assert keyspace.accounting()["cut_off"] == keyspace.accounting()["told:cut_off"] == 40
-
-
-def test_of_two_workers_one_counts_a_cut_off_in_its_metrics(keyspace: Keyspace) -> None:
+    keyspace.next_case("of two workers one counts it in its metrics")
     both = [Metrics(settings_of(keyspace)) for _ in range(2)]
     keepers = [make_maintenance(keyspace, metrics, groups=("metrics",), max_stream=10) for metrics in both]
-    keyspace.append("p1", big(range(50)))
+    keyspace.append("p1", big(50))
     for keeper in keepers * 2:
         keeper.run_once()
-    counted = [samples(metrics).get(("cut_off_total",), 0) for metrics in both]
-    assert counted == [40, 0]
-    assert [samples(metrics)["stream_lag",] for metrics in both] == [10, 10]
-    assert [samples(metrics)["stream_capacity",] for metrics in both] == [10, 10]
+    for metrics, counted in zip(both, (40, 0), strict=True):
+        values = samples(metrics)
+        assert (values.get(("cut_off_total",), 0), values["stream_lag",], values["stream_capacity",]) == (
+            counted,
+            10,
+            10,
+        )
 
 
-def test_a_late_reader_that_catches_up_reports_all_trimmed_entries(keyspace: Keyspace, reader: IngestHarness) -> None:
-    keyspace.append("p1", big(range(30)))
+def test_a_late_reader_reports_all_trimmed_entries(keyspace: Keyspace, reader: IngestHarness) -> None:
+    keyspace.append("p1", big(30))
     reader.process(keyspace.read(5))
-    keyspace.append("p1", big(range(30, 40)), cap=20)  # 15 of those unread go
+    keyspace.append("p1", big(30, 40), cap=20)  # 15 of those unread go
     reader.process(keyspace.read(5))  # and nobody measured while that could be seen
-    behind = keyspace.measure(report_cuts=True).traces
+    behind = cut(keyspace)
     assert (behind.lag + behind.newly_cut, behind.lag <= length(keyspace)) == (30, True)
     reader.process()
-    reported = (
-        behind.newly_cut
-        + keyspace.measure(report_cuts=True).traces.newly_cut
-        + keyspace.measure(report_cuts=True).traces.newly_cut
-    )
-    assert (reported, keyspace.accounting()["cut_off"], keyspace.measure().traces.lag) == (15, 15, 0)
-    account = read_account(keyspace.store)
-    assert (account.published, account.cut_off, account.not_sampled, account.lost) == (40, 15, 25, 0)
-
-
-def test_a_reader_that_stays_behind_still_reports_trimmed_entries(keyspace: Keyspace, reader: IngestHarness) -> None:
-    reported = 0
+    told = behind.newly_cut + cut(keyspace).newly_cut + cut(keyspace).newly_cut
+    assert (told, keyspace.accounting()["cut_off"], keyspace.measure().traces.lag) == (15, 15, 0)
+    assert account(keyspace, "published cut_off not_sampled lost") == (40, 15, 25, 0)
+    keyspace.next_case("one that stays behind")
+    told = 0
     for turn in range(10):
-        keyspace.append("p1", big(range(turn * 20, turn * 20 + 20)), cap=20)
+        keyspace.append("p1", big(turn * 20, turn * 20 + 20), cap=20)
         reader.process(keyspace.read(5))
-        backlog = keyspace.measure(report_cuts=True).traces
-        reported += backlog.newly_cut
+        backlog = cut(keyspace)
+        told += backlog.newly_cut
         assert backlog.lag <= 20
     # 200 came, 50 were read, 15 are there; those of the last round may not be noticed yet.
-    assert 120 <= reported <= 135
+    assert 120 <= told <= 135
     reader.process()
-    reported += keyspace.measure(report_cuts=True).traces.newly_cut
-    assert (reported, keyspace.accounting()["cut_off"]) == (135, 135)
+    told += cut(keyspace).newly_cut
+    assert (told, keyspace.accounting()["cut_off"]) == (135, 135)
 
 
-def test_trimming_entries_that_were_read_cuts_nothing_off(keyspace: Keyspace, reader: IngestHarness) -> None:
-    keyspace.append("p1", big(range(30)))
+def test_entries_that_were_read_or_are_pending_are_not_cut_off(keyspace: Keyspace, reader: IngestHarness) -> None:
+    keyspace.append("p1", big(30))
     reader.process()
-    keyspace.append("p1", big(range(30, 40)), cap=15)
-    assert keyspace.measure(max_entries=12, report_cuts=True).traces.newly_cut == 0
+    keyspace.append("p1", big(30, 40), cap=15)
+    assert cut(keyspace, max_entries=12).newly_cut == 0
     reader.process()
-    assert keyspace.measure(report_cuts=True).traces == Position(0, 0, 0)
-    assert "cut_off" not in keyspace.accounting()
+    assert cut(keyspace) == DONE
+    keyspace.next_case("a foreign trim beside pending entries")
+    keyspace.append("p1", big(30))
+    reader.process(keyspace.read(20))
+    held = keyspace.read(5)
+    trim(keyspace, 10)
+    keyspace.measure()
+    reader.process(held)
+    keyspace.measure()
+    reader.process()
+    assert [cut(keyspace), cut(keyspace), keyspace.counted("cut_off")["cut_off"]] == [DONE, DONE, 0]
+    keyspace.next_case("at its cap a stream loses an old entry for each new one, between reading and accounting")
+    keyspace.append("p1", big(20), cap=20)
+    reader.process()
+    keyspace.append("p1", big(20, 40), cap=20)
+    entries = keyspace.read()
+    assert cut(keyspace)[:2] == (20, 0)
+    reader.process(entries)
+    assert [cut(keyspace), keyspace.counted("cut_off")["cut_off"]] == [DONE, 0]
+    keyspace.next_case("trimmed entries that are still chosen from count as read")
+    keyspace.append("p1", big(30))
+    entries = keyspace.read(20)
+    assert cut(keyspace, max_entries=5)[:2] == (25, 5)
+    reader.process(entries)
+    assert cut(keyspace)[:2] == (5, 0)
+    assert keyspace.counted("read", "cut_off", "not_sampled") == {"read": 20, "cut_off": 5, "not_sampled": 20}
 
 
-def test_entries_trimmed_by_another_client_after_reading_are_not_cut_off(
-    keyspace: Keyspace, reader: IngestHarness
-) -> None:
-    keyspace.append("p1", big(range(30)))
+def test_what_is_cut_off_after_a_foreign_trim_or_of_the_dead_is_seen(keyspace: Keyspace, reader: IngestHarness) -> None:
+    keyspace.append("p1", big(30))
     reader.process()
-    keyspace.client.xtrim(keyspace.keys.traces, maxlen=3, approximate=False)
-    assert [keyspace.measure(report_cuts=True).traces for _ in range(2)] == [Position(0, 0, 0)] * 2
-    keyspace.append("p1", big(range(30, 40)))
-    assert keyspace.measure(report_cuts=True).traces[:2] == (10, 0)
+    trim(keyspace, 3)
+    assert [cut(keyspace), cut(keyspace)] == [DONE, DONE]
+    keyspace.append("p1", big(30, 40))
+    assert cut(keyspace)[:2] == (10, 0)
     keyspace.measure(max_entries=4)
     reader.process()
-    assert keyspace.measure(report_cuts=True).traces[:2] == (0, 6), "what is really cut off afterwards is still seen"
-
-
-def test_a_foreign_trim_beside_pending_entries_cuts_nothing_off(keyspace: Keyspace, reader: IngestHarness) -> None:
-    keyspace.append("p1", big(range(30)))
-    reader.process(keyspace.read(20))
-    pending = keyspace.read(5)
-    keyspace.client.xtrim(keyspace.keys.traces, maxlen=10, approximate=False)
-    keyspace.measure()
-    reader.process(pending)
-    keyspace.measure()
-    reader.process()
-    assert [keyspace.measure(report_cuts=True).traces for _ in range(2)] == [Position(0, 0, 0)] * 2
-    assert "cut_off" not in keyspace.accounting()
-
-
-def test_entries_trimmed_between_reading_and_accounting_are_not_cut_off(
-    keyspace: Keyspace, reader: IngestHarness
-) -> None:
-    """At its cap a stream loses an old entry for each new one: measured between reading and dealing with these."""
-    keyspace.append("p1", big(range(20)), cap=20)
-    reader.process()
-    keyspace.append("p1", big(range(20, 40)), cap=20)
-    entries = keyspace.read()
-    assert keyspace.measure(report_cuts=True).traces[:2] == (20, 0)
-    reader.process(entries)
-    assert keyspace.measure(report_cuts=True).traces == Position(0, 0, 0)
-    assert "cut_off" not in keyspace.accounting()
-
-
-def test_pending_entries_of_a_dead_reader_that_were_trimmed_are_cut_off(
-    keyspace: Keyspace, reader: IngestHarness
-) -> None:
-    keyspace.append("p1", big(range(30)))
+    assert cut(keyspace)[:2] == (0, 6)
+    keyspace.next_case("pending entries of a dead reader")
+    keyspace.append("p1", big(30))
     dead = keyspace.read(20, consumer="dead")
     keyspace.measure(max_entries=15)
     claimed = keyspace.claim()
     assert claimed == [(each, None) for each, _ in dead[:15]] + dead[15:]
     reader.process(claimed)
-    behind = keyspace.measure(report_cuts=True).traces
+    behind = cut(keyspace)
     assert behind.lag + behind.newly_cut == 25, "in the midst of the stream some of it is seen later"
     reader.process()
-    assert keyspace.measure(report_cuts=True).traces == Position(0, 15 - behind.newly_cut, 0)
-    account = read_account(keyspace.store)
-    assert (account.published, account.cut_off, account.not_sampled, account.lost) == (30, 15, 15, 0)
-
-
-def test_trimmed_entries_that_are_still_chosen_from_count_as_read(keyspace: Keyspace, reader: IngestHarness) -> None:
-    keyspace.append("p1", big(range(30)))
-    entries = keyspace.read(20)
-    assert keyspace.measure(max_entries=5, report_cuts=True).traces[:2] == (25, 5)
-    reader.process(entries)
-    assert keyspace.measure(report_cuts=True).traces[:2] == (5, 0)
-    assert keyspace.counted("read", "cut_off", "not_sampled") == {"read": 20, "cut_off": 5, "not_sampled": 20}
-
-
-def test_a_stream_that_vanished_begins_anew(keyspace: Keyspace, reader: IngestHarness) -> None:
+    assert cut(keyspace) == Position(0, 15 - behind.newly_cut, 0)
+    assert account(keyspace, "published cut_off not_sampled lost") == (30, 15, 15, 0)
+    keyspace.next_case("a stream that vanished begins anew")
     keyspace.append("p1", make_traces(range(10)))
     reader.process()
     keyspace.client.delete(keyspace.keys.traces)
-    assert keyspace.measure(report_cuts=True).traces == Position(0, 0, 0)
+    assert cut(keyspace) == DONE
     keyspace.append("p1", make_traces(range(10, 15)))
-    assert keyspace.measure(report_cuts=True).traces == Position(5, 0, 0)
+    assert cut(keyspace) == Position(5, 0, 0)
     assert keyspace.read() == [], "the group is made anew"
     reader.process()
-    assert keyspace.measure(report_cuts=True).traces == Position(0, 0, 0)
+    assert cut(keyspace) == DONE
     keyspace.append("p1", make_traces(range(15, 18)))
-    assert keyspace.measure(report_cuts=True).traces.lag == 3
-    reader.process()
-    assert keyspace.measure(report_cuts=True).traces == Position(0, 0, 0)
-    assert keyspace.counted("read", "cut_off") == {"read": 18, "cut_off": 0}
+    assert cut(keyspace).lag == 3
 
 
 class Exporter:
@@ -361,39 +300,41 @@ class Exporter:
         self._keyspace.store.run("acknowledge", names, (self._group, ids[-1], *ids))
 
 
+def send(keyspace: Keyspace, first: int, last: int, **fields: Any) -> list[str]:
+    return keyspace.send(*(make_verdict(number, **fields) for number in range(first, last)))
+
+
 def test_each_exporter_has_its_own_lag_and_cut_offs(keyspace: Keyspace) -> None:
     groups = ("metrics", "otel", "idle")
     metrics, otel, _ = (Exporter(keyspace, group) for group in groups)
 
-    def values(**options: Any) -> dict[str, tuple[int, int]]:
-        return {group: each[:2] for group, each in keyspace.measure(groups=groups, **options).outbox.items()}
+    def check(*expected: tuple[int, int], **options: Any) -> None:
+        outbox = keyspace.measure(groups=groups, **options).outbox
+        assert [outbox[group][:2] for group in groups] == [*expected]
 
-    keyspace.send(*(make_verdict(number) for number in range(30)))
+    send(keyspace, 0, 30)
     metrics.acknowledge(metrics.read())
     otel.acknowledge(otel.read(5))
     held = otel.read(3)
-    assert values(report_cuts=True) == {"metrics": (0, 0), "otel": (25, 0), "idle": (30, 0)}
-    keyspace.client.xtrim(keyspace.keys.verdicts, maxlen=10, approximate=False)
-    assert values() == {"metrics": (0, 0), "otel": (13, 0), "idle": (10, 0)}
-    assert values(report_cuts=True) == {"metrics": (0, 0), "otel": (13, 12), "idle": (10, 20)}
-    assert values(report_cuts=True) == {"metrics": (0, 0), "otel": (13, 0), "idle": (10, 0)}
+    check((0, 0), (25, 0), (30, 0), report_cuts=True)
+    trim(keyspace, 10, keyspace.keys.verdicts)
+    check((0, 0), (13, 0), (10, 0))
+    check((0, 0), (13, 12), (10, 20), report_cuts=True)
+    check((0, 0), (13, 0), (10, 0), report_cuts=True)
     otel.acknowledge(held + otel.read())
-    keyspace.send(make_verdict(50))
-    assert values(report_cuts=True) == {"metrics": (1, 0), "otel": (1, 0), "idle": (11, 0)}
-    assert {name: amount for name, amount in keyspace.accounting().items() if ":" in name} == {
-        "exported:metrics": 30,
-        "exported:otel": 18,
-        "outbox_cut_off:otel": 12,
-        "outbox_cut_off:idle": 20,
-        "told:outbox_cut_off:otel": 12,
-        "told:outbox_cut_off:idle": 20,
-    }
+    send(keyspace, 50, 51)
+    check((1, 0), (1, 0), (11, 0), report_cuts=True)
+    assert keyspace.measure(groups=("later",)).outbox["later"] == Position(11, 0, 0), "all is ahead of a new one"
+    cut_off = {"outbox_cut_off:otel": 12, "outbox_cut_off:idle": 20}
+    told = {f"told:{name}": count for name, count in cut_off.items()}
+    counts = {name: amount for name, amount in keyspace.accounting().items() if ":" in name}
+    assert counts == {"exported:metrics": 30, "exported:otel": 18, **cut_off, **told}
 
 
 def test_the_outbox_is_trimmed_by_bytes_and_unsent_verdicts_are_cut_off(keyspace: Keyspace) -> None:
     metrics = Exporter(keyspace, "metrics")
     keyspace.store.make_group(keyspace.keys.verdicts, "otel")
-    keyspace.send(*(make_verdict(number, rationale=PADDING) for number in range(40)))
+    send(keyspace, 0, 40, rationale=PADDING)
     metrics.acknowledge(metrics.read())
     used = keyspace.client.memory_usage(keyspace.keys.verdicts, samples=0)
     assert keyspace.measure(max_outbox_bytes=used).bytes["outbox"] == pytest.approx(used, rel=0.02)
@@ -407,76 +348,42 @@ def test_the_outbox_is_trimmed_by_bytes_and_unsent_verdicts_are_cut_off(keyspace
 
 def test_metrics_hold_the_bytes_of_each_store(keyspace: Keyspace) -> None:
     metrics = Metrics(settings_of(keyspace))
-    keyspace.append("p1", big(range(20)))
-    keyspace.send(*(make_verdict(number) for number in range(5)))
+    keyspace.append("p1", big(20))
+    send(keyspace, 0, 5)
     keyspace.client.hset(keyspace.keys.waiting, mapping={"a": 100, "b": 30})
     keyspace.client.hset(keyspace.keys.dead_refs, "bytes", 77)
-    bounds = {"max_stream_bytes": 10**8, "max_dead_bytes": 10**7}
-    keeper = make_maintenance(keyspace, metrics, groups=("metrics",), **bounds)
-    keeper.run_once()
-    metric_values = samples(metrics)
-    assert metric_values["stored_bytes", "what=traces"] == pytest.approx(
-        keyspace.client.memory_usage(keyspace.keys.traces), rel=0.02
-    )
-    assert metric_values["stored_bytes", "what=outbox"] > 0
-    assert [metric_values["stored_bytes", f"what={what}"] for what in ("batches", "dead_letters")] == [130, 77]
-    caps = [
-        metric_values["stored_max_bytes", f"what={what}"] for what in ("traces", "outbox", "batches", "dead_letters")
-    ]
-    assert caps == [10**8, 2**29, 2**28, 10**7]
-    assert metric_values["redis_used_bytes",] > 500_000
-    assert ("redis_max_bytes",) not in metric_values, "0: without a bound"
+    make_maintenance(keyspace, metrics, groups=("metrics",), max_stream_bytes=10**8, max_dead_bytes=10**7).run_once()
+    values, stores = samples(metrics), ("traces", "outbox", "batches", "dead_letters")
+    traces, outbox, *others = (values["stored_bytes", f"what={what}"] for what in stores)
+    assert traces == pytest.approx(keyspace.client.memory_usage(keyspace.keys.traces), rel=0.02)
+    assert (outbox > 0, others) == (True, [130, 77])
+    assert [values["stored_max_bytes", f"what={what}"] for what in stores] == [10**8, 2**29, 2**28, 10**7]
+    assert values["redis_used_bytes",] > 500_000
+    assert ("redis_max_bytes",) not in values, "0: without a bound"
 
 
-def test_a_new_exporter_does_not_count_older_trimmed_verdicts_as_cut_off(keyspace: Keyspace) -> None:
+def test_a_new_exporter_and_one_whose_position_is_lost_cut_nothing_off_twice(keyspace: Keyspace) -> None:
     """An OTLP endpoint that was configured after a month used to begin with a month of cut-off verdicts."""
-    ids = keyspace.send(*(make_verdict(number) for number in range(10)))
+    ids = send(keyspace, 0, 10)
     keyspace.client.xdel(keyspace.keys.verdicts, *ids[:7])
-    for _ in range(2):
-        keyspace.store.make_group(keyspace.keys.verdicts, "otel")
+    otel, _ = (Exporter(keyspace, "otel") for _ in range(2))
     assert keyspace.measure(groups=("otel",)).outbox["otel"].lag == 3
-    entries = keyspace.store.read_group(keyspace.keys.verdicts, "otel", "reader", count=100, block_ms=1)
-    keys = keyspace.keys
-    names = (keys.verdicts, keys.account_all, keys.groups)
-    keyspace.store.run("acknowledge", names, ("otel", entries[-1][0], *(entry_id for entry_id, _ in entries)))
-    assert keyspace.measure(groups=("otel",), report_cuts=True).outbox["otel"] == Position(
-        lag=0, newly_cut=0, oldest_ms=0
-    )
-
-
-def test_an_exporter_whose_position_is_lost_keeps_its_counts(keyspace: Keyspace) -> None:
-    exporter = Exporter(keyspace, "otel")
-    keyspace.send(*(make_verdict(number) for number in range(20)))
-    exporter.acknowledge(exporter.read(5))
-    keyspace.client.xtrim(keyspace.keys.verdicts, maxlen=12, approximate=False)
+    otel.acknowledge(otel.read())
+    assert keyspace.measure(groups=("otel",), report_cuts=True).outbox["otel"] == DONE
+    keyspace.next_case("its position is lost")
+    otel = Exporter(keyspace, "otel")
+    send(keyspace, 0, 20)
+    otel.acknowledge(otel.read(5))
+    trim(keyspace, 12, keyspace.keys.verdicts)
     assert keyspace.measure(groups=("otel",), report_cuts=True).outbox["otel"][:2] == (12, 3)
     keyspace.client.xgroup_destroy(keyspace.keys.verdicts, "otel")
     keyspace.client.delete(keyspace.keys.groups)
-    again = Exporter(keyspace, "otel")
+    otel = Exporter(keyspace, "otel")
     assert keyspace.measure(groups=("otel",), report_cuts=True).outbox["otel"][:2] == (12, 0)
-    again.acknowledge(again.read())
-    keyspace.send(*(make_verdict(number) for number in range(20, 30)))
-    keyspace.client.xtrim(keyspace.keys.verdicts, maxlen=6, approximate=False)
+    otel.acknowledge(otel.read())
+    send(keyspace, 20, 30)
+    trim(keyspace, 6, keyspace.keys.verdicts)
     assert keyspace.measure(groups=("otel",), report_cuts=True).outbox["otel"][:2] == (6, 4)
-
-
-def test_an_exporter_that_was_not_there_yet_has_all_of_the_outbox_ahead(keyspace: Keyspace) -> None:
-    keyspace.send(*(make_verdict(number) for number in range(5)))
-    assert keyspace.measure(groups=("later",)).outbox["later"] == Position(5, 0, 0)
-
-
-@pytest.fixture
-def fresh_keyspaces(any_redis_url: str, prefix: str) -> Iterator[Callable[[], Keyspace]]:
-    """The same keyspace, cleared for each example, since hypothesis keeps a test's fixtures."""
-    with Keyspace(any_redis_url, prefix) as keyspace:
-
-        def fresh() -> Keyspace:
-            for key in keyspace.client.scan_iter(match=f"{prefix}:*", count=1000):
-                keyspace.client.delete(key)
-            keyspace.store.make_group(keyspace.keys.traces, INGEST_GROUP)
-            return keyspace
-
-        yield fresh
 
 
 PRODUCERS = st.sampled_from(["p1", "p2"])
@@ -521,9 +428,8 @@ class Play:
         self.chosen.process([] if held else claimed)
 
     def measure(self, cap: int) -> None:
-        backlog = self.keyspace.measure(max_entries=cap, report_cuts=True).traces
-        assert backlog.lag >= 0
-        assert backlog.newly_cut >= 0
+        backlog = cut(self.keyspace, max_entries=cap)
+        assert min(backlog.lag, backlog.newly_cut) >= 0
         self.told += backlog.newly_cut
 
     def end(self) -> None:
@@ -540,12 +446,13 @@ class Play:
 def test_each_entry_is_read_or_cut_off_and_reported_once_in_any_order(
     fresh_keyspaces: Callable[[], Keyspace], steps: list[tuple[Any, ...]]
 ) -> None:
-    play = Play(fresh_keyspaces())
+    keyspace = fresh_keyspaces()
+    keyspace.store.make_group(keyspace.keys.traces, INGEST_GROUP)
+    play = Play(keyspace)
     for step, *arguments in steps:
         getattr(play, step)(*arguments)
     play.end()
-    accounting = play.keyspace.counted("read", "cut_off")
+    accounting = keyspace.counted("read", "cut_off")
     assert accounting["read"] + accounting["cut_off"] == play.came
-    assert (play.told, play.keyspace.measure().traces.lag) == (accounting["cut_off"], 0)
-    account = read_account(play.keyspace.store)
-    assert (account.unread, account.lost) == (0, 0)
+    assert (play.told, keyspace.measure().traces.lag) == (accounting["cut_off"], 0)
+    assert account(keyspace, "unread lost") == (0, 0)

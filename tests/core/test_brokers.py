@@ -55,9 +55,7 @@ def seconds_until_resumed(endpoint: ChatEndpoint, came: int) -> float:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("end", ["killed", pytest.param("hangs", marks=pytest.mark.slow("waits for time limits"))])
-def test_no_call_reaches_the_endpoint_while_the_broker_is_down_and_judging_resumes(
-    pipeline: Pipeline, end: str
-) -> None:
+def test_no_call_reaches_the_endpoint_while_the_broker_is_down(pipeline: Pipeline, end: str) -> None:
     """Regression: evaluations were judged although the broker had never been reachable."""
     with EmbeddedRedis() as broker, ChatEndpoint(replies.slow(0.05, replies.yes_no())) as endpoint:
         models = {"default": {**model_at(endpoint)["default"], "max_in_flight": 4}}

@@ -1,25 +1,27 @@
-"""Addresses of Redis and of the broker: what they may hold, and that nothing shows the passwords in them."""
+"""Addresses of Redis and of the broker: what they may hold, that nothing shows passwords, and that they connect."""
 
 import inspect
 import pickle
 import re
 import secrets
 import ssl
-from collections.abc import Callable, Iterator
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from kombu import Connection
+from kombu.exceptions import KombuError
 from redis import Connection as RedisConnection
 from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.retry import Retry
-from support.cases import each_case
 from support.otlp import Accept, OtlpReceiver
-from support.redis_kinds import TunedRedis
+from support.processes import wait_until
+from support.redis_kinds import Certificates, TlsRedis, TunedRedis, make_certificates
+from support.tables import read_table
 
 import tracejudge
 from judges.core.model import ModelSettings
@@ -33,24 +35,13 @@ from worker.core.config.loading import load
 from worker.core.config.reading import producer_settings
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.queue.notify import BrokerConfig, broker
-from worker.core.storage.client import Store, StoreError
+from worker.core.storage.client import Store, StoreError, make_stores
 from worker.core.storage.group_reader import GroupReader
 from worker.core.storage.keys import Keys
 
 PASSWORD = "s3cret-in-the-address"  # noqa: S105 - one to look for
 PATIENCE = {"socket_timeout": 10, "socket_connect_timeout": 10, "retry_on_timeout": False}
-
-SHOWN = {
-    f"redis://user:{PASSWORD}@host:6380/2": "redis://host:6380/2",
-    f"rediss://:{PASSWORD}@host?ssl_ca_certs=/ca&password={PASSWORD}": "rediss://host",
-    f"redis+sentinel://u:{PASSWORD}@h1:1,h2:2/mymaster/3?sentinel_password={PASSWORD}": (
-        "redis+sentinel://h1:1,h2:2/mymaster/3"
-    ),
-    f"amqp://u:{PASSWORD}@host//": "amqp://host//",
-    f"unix://:{PASSWORD}@/run/redis.sock?db=1": "unix:///run/redis.sock",
-    f"https://key:{PASSWORD}@host/v1?key={PASSWORD}": "https://host/v1",
-    f"http://[{PASSWORD}": "(an address that cannot be read)",
-}
+ADDRESSES = read_table(__file__, "addresses")
 CUT = [
     f"{scheme}://{login}{mark}34@host//"
     for scheme in ("amqp", "redis", "redis+sentinel", "https")
@@ -58,78 +49,7 @@ CUT = [
     for mark in "/#?"
 ]
 """A mark that ends the host, unquoted in a password: what stands before it looks like host and port."""
-
-
-@each_case(("url", "shown"), SHOWN.items(), ids=SHOWN.values())
-def test_an_address_is_shown_without_user_password_and_options(url: str, shown: str) -> None:
-    assert mask_url(url) == shown
-
-
-@each_case("url", [*CUT, "unix://:12/34@/run/redis.sock"])
-def test_of_a_password_that_is_cut_off_not_a_part_is_shown(url: str) -> None:
-    assert mask_url(url) == "(an address that cannot be read)"
-
-
-def test_a_socket_may_have_any_path() -> None:
-    assert mask_url(f"unix://:{PASSWORD}@/run/a@b.sock") == "unix:///run/a@b.sock"
-
-
-def test_a_semicolon_in_a_password_is_not_between_addresses() -> None:
-    assert addresses(f"redis://u:{PASSWORD};x@a:1/0;redis://b:2") == "redis://a:1/0;redis://b:2"
-
-
-def test_each_of_several_addresses_is_shown_without_its_password() -> None:
-    assert addresses(f"sentinel://:{PASSWORD}@a:1/0;sentinel://b:2") == "sentinel://a:1/0;sentinel://b:2"
-
-
-def test_no_object_shows_a_password() -> None:
-    url = f"redis://user:{PASSWORD}@127.0.0.1:1/0"
-    model = ModelSettings(base_url=f"http://u:{PASSWORD}@localhost/v1?key={PASSWORD}", model="m")
-    settings = Settings.from_keys(
-        redis_url=url, broker_url=url, otlp_endpoint=url, sampling_key=PASSWORD, models={"default": model}
-    )
-    store = Store(url, Keys())
-    for shown in (store, store.__dict__, settings, model, broker(settings), [broker(settings)], settings.models):
-        assert PASSWORD not in f"{shown!r} {shown!s}"
-    roles = "('ingest', 'judge', 'export', 'monitor')"
-    assert repr(settings) == f"Settings(prefix='tracejudge', redis='redis://127.0.0.1:1/0', roles={roles})"
-    with pytest.raises(StoreError) as caught:
-        store.call(lambda client: client.ping())
-    assert PASSWORD not in f"{caught.value!r} {caught.value.__cause__!r}"
-
-
-WRONG_URLS = {
-    "port in words": f"redis://user:{PASSWORD}@host:port/0",
-    "slash in the password": f"redis://user:{PASSWORD}/x@host/0",
-    **{f"{url[:9]} cut at {url[-10]}": url for url in CUT if "user:12" in url and not url.startswith("amqp")},
-    "no master": f"redis+sentinel://u:{PASSWORD}@h1:1,h2:2",
-    "no number behind the master": f"redis+sentinel://u:{PASSWORD}@h1:1,h2:2/mymaster/x",
-    "a sentinel without a name": f"redis+sentinel://u:{PASSWORD}@h1:1,,h2:2/mymaster",
-    "a sentinel's port in words": f"redis+sentinel://u:{PASSWORD}@h1:{PASSWORD}/mymaster",
-    "another scheme": f"http://user:{PASSWORD}@host",
-}
-
-
-@each_case("key", ["redis_url", "broker_url"])
-@each_case("url", WRONG_URLS.values(), ids=WRONG_URLS.keys())
-def test_a_wrong_address_is_told_without_repeating_it(key: str, url: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        load({f"TRACEJUDGE_{key.upper()}": url})
-    message = str(caught.value)
-    assert message.startswith(f"TRACEJUDGE_{key.upper()}: ")
-    assert "s3cret" not in message
-    assert "s3cret" not in repr(caught.value.__cause__)
-
-
-@each_case(
-    "url",
-    ["redis+sentinel://h1:1,[::1]:2/mymaster/3?sentinel_password=x", "rediss+sentinel://h1/mymaster", "unix:///a/b"],
-)
-@each_case("key", ["redis_url", "broker_url"])
-def test_sentinels_and_sockets_serve_as_redis_and_as_broker(key: str, url: str) -> None:
-    assert getattr(load({f"TRACEJUDGE_{key.upper()}": url}), key) == url
-
-
+WRONG_URLS = [*ADDRESSES["wrong"], *(url for url in CUT if "user:12" in url and not url.startswith("amqp"))]
 TRUSTED = {"ssl_cert_reqs": "required"}
 SENTINELS = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "retry": Retry(NoBackoff(), 0)}
 BROKERS = {
@@ -165,44 +85,74 @@ BROKERS = {
     ),
     "rediss://a:1;rediss://b:2": BrokerConfig("rediss://a:1;rediss://b:2", PATIENCE, TRUSTED),
 }
+USABLE, UNUSABLE = ADDRESSES["usable"], ADDRESSES["unusable"]
 
 
-@each_case(("url", "expected"), BROKERS.items(), ids=[url.partition("?")[0] for url in BROKERS])
-def test_a_broker_s_address_is_written_as_kombu_takes_it(url: str, expected: BrokerConfig) -> None:
-    parameters = broker(Settings(redis_url="redis://elsewhere", broker_url=url))
-    assert tuple(parameters) == tuple(expected)
-    connection = Connection(parameters.url, transport_options=parameters.transport_options, ssl=parameters.use_ssl)
-    assert not re.search(r":(p|pw|p%2Fw)", connection.as_uri().partition("//")[2].partition("@")[0])
+def test_an_address_is_shown_without_user_password_and_options() -> None:
+    for url, shown in (ADDRESSES["shown"] | dict.fromkeys(CUT, "(an address that cannot be read)")).items():
+        assert mask_url(url) == shown, url
+    # A semicolon is between addresses, but not in a password.
+    assert addresses(f"redis://u:{PASSWORD};x@a:1/0;redis://b:2") == "redis://a:1/0;redis://b:2"
+    assert addresses(f"sentinel://:{PASSWORD}@a:1/0;sentinel://b:2") == "sentinel://a:1/0;sentinel://b:2"
 
 
-def test_without_a_broker_url_the_broker_is_the_same_redis() -> None:
-    assert broker(Settings(redis_url="redis://here:1/2")).url == "redis://here:1/2"
+def test_no_object_shows_a_password_but_settings_travel_whole() -> None:
+    url = f"redis://user:{PASSWORD}@127.0.0.1:1/0"
+    model = ModelSettings(base_url=f"http://u:{PASSWORD}@localhost/v1?key={PASSWORD}", model="m")
+    settings = Settings.from_keys(
+        redis_url=url, broker_url=url, otlp_endpoint=url, sampling_key=PASSWORD, models={"default": model}
+    )
+    store = Store(url, Keys())
+    for shown in (store, store.__dict__, settings, model, broker(settings), [broker(settings)], settings.models):
+        assert PASSWORD not in f"{shown!r} {shown!s}"
+    roles = "('ingest', 'judge', 'export', 'monitor')"
+    assert repr(settings) == f"Settings(prefix='tracejudge', redis='redis://127.0.0.1:1/0', roles={roles})"
+    with pytest.raises(StoreError) as caught:
+        store.call(lambda client: client.ping())
+    assert PASSWORD not in f"{caught.value!r} {caught.value.__cause__!r}"
+    assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 - our own bytes
 
 
-@pytest.fixture
-def guarded(redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
-    """A Redis that knows one user beside the default one, who is off."""
-    with EmbeddedRedis(redis_binaries[0]) as server, Redis(port=server.port) as admin:
+def test_a_wrong_address_is_told_without_repeating_it_and_sentinels_and_sockets_serve() -> None:
+    for key in ("redis_url", "broker_url"):
+        name = f"TRACEJUDGE_{key.upper()}"
+        for url in WRONG_URLS:
+            with pytest.raises(SettingsError) as caught:
+                load({name: url})
+            assert str(caught.value).startswith(f"{name}: "), url
+            assert "s3cret" not in f"{caught.value} {caught.value.__cause__!r}", url
+        for url in ADDRESSES["good"]:
+            assert getattr(load({name: url}), key) == url
+
+
+def test_a_broker_s_address_is_written_as_kombu_takes_it() -> None:
+    for url, expected in BROKERS.items():
+        parameters = broker(Settings(redis_url="redis://elsewhere", broker_url=url))
+        assert tuple(parameters) == tuple(expected), url
+        connection = Connection(parameters.url, transport_options=parameters.transport_options, ssl=parameters.use_ssl)
+        assert not re.search(r":(p|pw|p%2Fw)", connection.as_uri().partition("//")[2].partition("@")[0]), url
+    assert broker(Settings(redis_url="redis://here:1/2")).url == "redis://here:1/2", "the same Redis"
+
+
+def test_a_user_of_the_access_list_is_let_in_and_no_wrong_password(
+    redis_binaries: tuple[ServerBinary, ...],
+) -> None:
+    with EmbeddedRedis(redis_binaries[0]) as guarded, Redis(port=guarded.port) as admin:
         admin.acl_setuser("worker", enabled=True, passwords=[f"+{PASSWORD}"], keys=["*"], categories=["+@all"])
         admin.execute_command("ACL SETUSER default off")
-        yield server
-        server.kill()
-
-
-def test_a_user_of_the_access_list_is_let_in(guarded: EmbeddedRedis) -> None:
-    store = Store(f"redis://worker:{PASSWORD}@127.0.0.1:{guarded.port}/0", Keys())
-    assert store.call(lambda client: client.execute_command("ACL WHOAMI")) == "worker"
-    parameters = broker(Settings(redis_url=f"redis://worker:{PASSWORD}@127.0.0.1:{guarded.port}/0"))
-    with Connection(parameters.url, transport_options=parameters.transport_options) as connection:
-        assert connection.default_channel.client.execute_command("ACL WHOAMI") == "worker"
-    store.close()
-
-
-def test_a_wrong_password_is_told_without_it(guarded: EmbeddedRedis) -> None:
-    store = Store(f"redis://worker:{PASSWORD}-not@127.0.0.1:{guarded.port}/0", Keys())
-    with pytest.raises(StoreError, match=r"^Redis refuses the user or the password$"):
-        store.call(lambda client: client.ping())
-    store.close()
+        address = f"127.0.0.1:{guarded.port}/0"
+        with closing(Store(f"redis://worker:{PASSWORD}@{address}", Keys())) as store:
+            assert store.call(lambda client: client.execute_command("ACL WHOAMI")) == "worker"
+        parameters = broker(Settings(redis_url=f"redis://worker:{PASSWORD}@{address}"))
+        with Connection(parameters.url, transport_options=parameters.transport_options) as connection:
+            assert connection.default_channel.client.execute_command("ACL WHOAMI") == "worker"
+        wrong, refused = (
+            Store(f"redis://worker:{PASSWORD}-not@{address}", Keys()),
+            "^Redis refuses the user or the password$",
+        )
+        with closing(wrong), pytest.raises(StoreError, match=refused):
+            wrong.call(lambda client: client.ping())
+        guarded.kill()
 
 
 def test_a_socket_serves_too(redis_binaries: tuple[ServerBinary, ...], tmp_path: Path) -> None:
@@ -214,28 +164,6 @@ def test_a_socket_serves_too(redis_binaries: tuple[ServerBinary, ...], tmp_path:
         with Connection(parameters.url, transport_options=parameters.transport_options) as connection:
             assert connection.default_channel.client.get("x") == b"1"
         store.close()
-
-
-USABLE = {
-    "db": "3",
-    "username": "default",
-    "client_name": "shop-1",
-    "socket_timeout": "2.5",
-    "socket_connect_timeout": "5",
-    "socket_keepalive": "true",
-    "health_check_interval": "1",
-    "retry_on_timeout": "yes",
-    "protocol": "2",
-}
-UNUSABLE = {
-    "protocol": "3",
-    "max_connections": "1",
-    "client_name": "a b",
-    "socket_timeout": "0.1",
-    "health_check_interval": "x",
-    "unheard_of": "1",
-    "socket_connect_timeout": "nan",
-}
 
 
 def test_each_option_of_the_driver_works_in_full_or_is_refused_at_the_start(redis_url: str) -> None:
@@ -287,24 +215,18 @@ def _works(settings: Settings) -> bool:
     return idle == [[], []] and len(now) == 8 and [fields for _, fields in read] == [{b"v": b"1"}] and delivered
 
 
-@pytest.mark.parametrize("change", [str.upper, lambda scheme: f" {scheme.title()}"], ids=["upper", "title"])
-def test_the_address_that_passes_the_check_is_opened(redis_url: str, change: Callable[[str], str]) -> None:
+def test_the_address_that_passes_the_check_is_opened(redis_url: str) -> None:
     """Schemes have no case, and a line break at the end is what a file of a secret leaves."""
     scheme, rest = redis_url.split("://")
-    url = f"{change(scheme)}://{rest}\n"
-    settings = load({"TRACEJUDGE_REDIS_URL": url})
-    with closing(Store(settings.redis_url, Keys("t"))) as store:
-        assert store.call(lambda client: client.ping())
-    producer = producer_settings(settings, "s")
-    assert RedisStream(producer, "p").append(Batch(1, (), 0, 0, 0, 0), meanwhile=lambda: None) is None
-    assert broker(settings).url.startswith("redis://")
-    with Connection(broker(settings).url) as connection:
-        connection.ensure_connection(max_retries=1)
-
-
-def test_settings_still_travel_whole_where_they_are_wanted() -> None:
-    settings = Settings(redis_url=f"redis://:{PASSWORD}@h/0")
-    assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 - our own bytes
+    for written in (scheme.upper(), f" {scheme.title()}"):
+        settings = load({"TRACEJUDGE_REDIS_URL": f"{written}://{rest}\n"})
+        with closing(Store(settings.redis_url, Keys("t"))) as store:
+            assert store.call(lambda client: client.ping())
+        producer = producer_settings(settings, "s")
+        assert RedisStream(producer, "p").append(Batch(1, (), 0, 0, 0, 0), meanwhile=lambda: None) is None
+        assert broker(settings).url.startswith("redis://")
+        with Connection(broker(settings).url) as connection:
+            connection.ensure_connection(max_retries=1)
 
 
 def test_a_receiver_s_redirect_is_not_followed() -> None:
@@ -318,3 +240,82 @@ def test_a_receiver_s_redirect_is_not_followed() -> None:
             reply = client.send(Request("/v1/traces", b"", {"content-type": "application/x-protobuf"}))
         assert (len(receiver.exports), elsewhere.exports) == (1, ())
     assert (reply.kind, reply.status) == ("misconfigured", 307)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Those of another authority."""
+    return make_certificates(tmp_path_factory.mktemp("strangers"))
+
+
+def secured(server: TlsRedis, authority: Path | None, client: Certificates) -> str:
+    options = f"ssl_certfile={client.client}&ssl_keyfile={client.client_key}"
+    return f"{server.tls_url}?{options}" + (f"&ssl_ca_certs={authority}" if authority else "")
+
+
+def store_writes(url: str) -> bool:
+    store = Store(url, Keys())
+    try:
+        return bool(store.call(lambda client: client.set("x", "1")))
+    except StoreError:
+        return False
+    finally:
+        store.close()
+
+
+def broker_takes(url: str) -> bool:
+    parameters = broker(Settings(redis_url=url))
+    with Connection(
+        parameters.url, transport_options=parameters.transport_options, ssl=parameters.use_ssl
+    ) as connection:
+        try:
+            connection.channel()
+        except (KombuError, *connection.connection_errors):
+            return False
+        return True
+
+
+def test_certificates_are_checked_by_store_and_broker(certificates: Certificates, strangers: Certificates) -> None:
+    """Without an authority of our own it is the system's, which does not know the server either."""
+    for asks_clients in (False, True):
+        with TlsRedis(certificates, asks_clients=asks_clients) as server:
+            for connects in (store_writes, broker_takes):
+                assert connects(secured(server, certificates.authority, certificates))
+                assert not connects(secured(server, strangers.authority, certificates))
+                assert not connects(secured(server, None, certificates))
+
+
+def test_service_and_store_reach_all_masters_of_a_cluster_by_tls(
+    certificates: Certificates, strangers: Certificates, stack: ExitStack
+) -> None:
+    options = ("--cluster-enabled", "yes", "--tls-cluster", "yes", "--tls-replication", "yes")
+    nodes = [stack.enter_context(TlsRedis(certificates, *options, asks_clients=True)) for _ in range(3)]
+    own = ("--cacert", certificates.authority, "--cert", certificates.client, "--key", certificates.client_key)
+    addresses = [f"127.0.0.1:{node.tls_port}" for node in nodes]
+    create = ["redis-cli", "--tls", *map(str, own), "--cluster", "create", *addresses, "--cluster-yes"]
+    subprocess.run(create, check=True, capture_output=True, timeout=60)
+    plain = [stack.enter_context(closing(Redis(port=node.port))) for node in nodes]
+    wait_until(lambda: all(client.cluster("INFO")["cluster_state"] == "ok" for client in plain), what="the cluster")
+    url, strange, without = (
+        secured(nodes[0], authority, certificates).replace("://", "+cluster://")
+        for authority in (certificates.authority, strangers.authority, None)
+    )
+    stores = [stack.enter_context(closing(store)) for store in make_stores(url, "secured", 8)]
+    for store in stores:
+        store.make_group(store.keys.traces, "g")
+    tracejudge.init(service="shop", redis_url=url, prefix="secured")
+    for number in range(100):
+        tracejudge.publish(output="in secret", session_id=f"session-{number}")
+    assert tracejudge.flush(30)
+    tracejudge.shutdown()
+    read = [len(store.read_group(store.keys.traces, "g", "c", count=1000, block_ms=1)) for store in stores]
+    assert (sum(read) >= 100, min(read) > 0) == (True, True), read
+    assert [client.dbsize() > 0 for client in plain] == [True] * 3
+    for wrong in (strange, without):
+        with closing(Store(wrong, stores[0].keys)) as store, pytest.raises(StoreError):
+            store.open()

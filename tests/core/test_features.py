@@ -1,7 +1,7 @@
 """What is installed, and that nothing of it is on the way of a trace unless the configuration asks for it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +14,7 @@ from support.key_names import built_names, spaces_of_keys
 from support.stage_parts import Keyspace, make_trace, rules_of, settings_of
 
 import worker
+from docs.spine import STATES
 from tracejudge import Trace
 from worker.base.monitor.gauges import Watch
 from worker.core import features
@@ -33,45 +34,61 @@ from worker.core.queue.ledger import Ledger
 from worker.core.selection.sampling import CompiledRule, Sampler
 from worker.core.selection.stream_entry import FeedbackEntry
 from worker.core.storage.client import script_sources
+from worker.core.storage.keys import Keys
 from worker.core.telemetry.metrics import MetricTable
 from worker.installed import MODULES
 
 
-def test_every_row_is_the_module_of_a_feature() -> None:
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """Returns the names of what is installed if the folder of a feature is removed."""
+
+    def names(removed: str) -> list[str]:
+        with monkeypatch.context() as patch:
+            patch.setattr(features, "find_spec", lambda name: None if name.endswith(removed) else find_spec(name))
+            return [feature.name for feature in installed.__wrapped__()]
+
+    return names
+
+
+def test_every_row_is_the_module_of_a_feature(without: Callable[[str], list[str]]) -> None:
     folders = [name for name in MODULES if find_spec(name.rpartition(".")[0])]
     names = [name.split(".")[2] for name in folders]
     present = [import_module(name).FEATURE for name in folders]
     assert [feature.name for feature in present] == names
     assert [feature for feature in present if set(feature.needs) <= set(names)] == [*installed()]
-
-
-def test_a_row_without_its_folder_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [feature.name for feature in installed()]
-    with monkeypatch.context() as patch:
-        patch.setattr(features, "find_spec", lambda name: None if name.endswith("dead_letters") else find_spec(name))
-        names = [feature.name for feature in installed.__wrapped__()]
-    assert names == [name for name in before if name != "dead_letters"]
+    assert without("dead_letters") == [name for name in before if name != "dead_letters"]
+    assert {"board", "labels"}.isdisjoint(without("labels")), "nor one without those that it needs"
 
 
-def test_tables_of_metrics_and_watches_have_their_full_names() -> None:
+def test_features_name_tables_of_metrics_watches_and_functions() -> None:
     assert all(issubclass(import_attribute(feature.metrics), MetricTable) for feature in installed() if feature.metrics)
     assert all(issubclass(import_attribute(feature.watch), Watch) for feature in installed() if feature.watch)
-
-
-def test_no_two_packages_declare_one_key() -> None:
+    names = [getattr(feature, hook) for feature in installed() for hook in ("warnings", "checks", "eraser", "estimate")]
+    assert all(callable(import_attribute(name)) for name in names if name)
     names = [name for space in spaces_of_keys() for _, built in built_names(space) for name in built]
-    assert sorted(set(names)) == sorted(names)
+    assert sorted(set(names)) == sorted(names), "no two packages declare one key"
 
 
 def test_every_script_is_read_and_names_of_files_are_unique() -> None:
     paths = list(Path(worker.__file__).parent.rglob("scripts/*.lua"))
     assert len({path.name for path in paths}) == len(paths)
-    names = [
-        name
-        for path in paths
-        for name in re.findall("^-- @script (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    names = [name for text in texts for name in re.findall("^-- @script (.+)$", text, re.MULTILINE)]
     assert sorted(names) == sorted(script_sources())
+
+
+def test_the_table_of_states_names_scripts_and_keys_that_exist() -> None:
+    for state in STATES:
+        assert set(state.scripts) <= script_sources().keys(), state.name
+        assert [key for key in state.keys if key not in vars(Keys)] == [], state.name
+    assert len({state.name for state in STATES}) == len(STATES)
+    (ready,) = (state for state in STATES if state.name == "ready")
+    writes = re.compile(r"(?<!function )link_batch\(|'ZADD', ready")
+    scripts = {name for name, source in script_sources().items() if writes.search(source)}
+    # `put_back` names the set by the number of its key only.
+    assert set(ready.scripts) == {*scripts, "put_back"}, "every script that makes batches ready"
 
 
 def test_guard_knows_each_command_that_a_script_declares_and_names_one_that_is_missing(keyspace: Keyspace) -> None:
@@ -79,9 +96,8 @@ def test_guard_knows_each_command_that_a_script_declares_and_names_one_that_is_m
     guard = (Path(worker.__file__).parent / "core/storage/scripts/guard.lua").read_text(encoding="utf-8")
     (table,) = re.findall(r"^local HARMLESS = \{(.*?)^\}", guard, re.DOTALL | re.MULTILINE)
     known = {name.strip("[']") for name in re.findall(r"(\w+|\['[A-Z ]+'\]) = \{", table)}
-    lists = re.findall(
-        r"(?:'(?:hash|zset|stream|string)'|false)((?:,\s*'[A-Z ]+')+)", "".join(script_sources().values())
-    )
+    declared = r"(?:'(?:hash|zset|stream|string)'|false)((?:,\s*'[A-Z ]+')+)"
+    lists = re.findall(declared, "".join(script_sources().values()))
     assert {command for commands in lists for command in re.findall("'(.+?)'", commands)} <= known
     for command in ("ZCOUNT", "LPUSH"):
         script = f"{guard}\nreturn guard({{{{KEYS[1], 'zset', 'ZCARD', '{command}'}}}})"
@@ -89,38 +105,24 @@ def test_guard_knows_each_command_that_a_script_declares_and_names_one_that_is_m
             keyspace.client.eval(script, 1, keyspace.keys.leases)
 
 
-def test_two_ingest_hooks_with_one_method_are_refused() -> None:
+def test_hooks_of_ingest_with_one_method_are_refused_and_rates_are_adjusted_in_turn() -> None:
     class Hearing(IngestHook):
         def feedback(self, entry: FeedbackEntry) -> str | None:
             raise NotImplementedError
 
-    with pytest.raises(ValueError, match="two features have an ingest hook with feedback"):
-        find_single((Hearing(), IngestHook(), Hearing()), "feedback")
-
-
-def test_each_ingest_hook_adjusts_the_rates_of_the_one_before() -> None:
     class Halving(IngestHook):
         def adjust(self, rules: Sequence[CompiledRule], _: Trace) -> Any:
             halved = [match._replace(rule=structs.replace(match.rule, rate=match.rule.rate / 2)) for match in rules]
             return halved, lambda: [f"first {match.rule.rate}" for match in rules]
 
-    sampler = Sampler(rules_of(Settings()), (Halving(), IngestHook(), Halving()))
-    matching = sampler._matching(make_trace(1))
+    with pytest.raises(ValueError, match="two features have an ingest hook with feedback"):
+        find_single((Hearing(), IngestHook(), Hearing()), "feedback")
+    matching = Sampler(rules_of(Settings()), (Halving(), IngestHook(), Halving()))._matching(make_trace(1))
     assert [match.rule.rate for match in matching.rules] == [0.25]
     assert [choose() for choose in matching.choosers] == [["first 1.0"], ["first 0.5"]]
 
 
-def test_a_feature_is_left_out_without_those_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(features, "find_spec", lambda name: None if name.endswith("labels") else find_spec(name))
-    assert {"board", "labels"}.isdisjoint(feature.name for feature in installed.__wrapped__())
-
-
-def test_full_names_are_those_of_functions() -> None:
-    names = [getattr(feature, hook) for feature in installed() for hook in ("warnings", "checks", "eraser", "estimate")]
-    assert all(callable(import_attribute(name)) for name in names if name)
-
-
-def test_no_hooks_of_traces_are_built_by_default(keyspace: Keyspace) -> None:
+def test_no_hooks_of_traces_are_built_by_default_and_only_overridden_methods_called(keyspace: Keyspace) -> None:
     settings = settings_of(keyspace)
     context = TraceHookContext(settings, None, Ledger(keyspace.store, settings), rules_of(settings))
     for hook in ("assess", "wrap_model", "after_verdict"):
@@ -128,8 +130,6 @@ def test_no_hooks_of_traces_are_built_by_default(keyspace: Keyspace) -> None:
     hooks = build_hooks((feature.ingest for feature in installed()), context)
     assert len(find_overrides(hooks, "feedback")) == 0
 
-
-def test_only_overridden_methods_are_called() -> None:
     class Gathering(IngestHook):
         def close(self) -> None:
             """Do nothing."""

@@ -1,5 +1,6 @@
 """The worker's HTTP server: its three pages, who may read them, and clients that are slow, huge or wrong."""
 
+import base64
 import gc
 import gzip
 import json
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -20,9 +22,17 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from structlog.testing import capture_logs
 from support.processes import wait_until
-from support.redis_kinds import make_certificates
+from support.redis_kinds import Certificates, make_certificates
 from support.scrape import ACCEPT, scrape
+from support.tables import as_bytes, read_table
 
+from judges.core.model import ModelSettings
+from judges.models.registry import ModelSettingsError, build
+from worker.base.delivery.receiver_client import Destination, ReceiverClient
+from worker.base.doctor.finding import cause_of
+from worker.base.doctor.http_endpoints import endpoint
+from worker.base.doctor.lint import lint
+from worker.core.config.loading import load
 from worker.core.config.serving import Listen, Tls
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.telemetry import http_server, metrics
@@ -32,6 +42,8 @@ from worker.core.telemetry.metrics import Metrics
 
 TOKEN = "s3cret-t0ken"  # noqa: S105 - nobody's
 CLOSED = HttpAuth("Bearer", TOKEN)
+IN_VARIABLE = Settings(metrics_token_env="TOKEN")  # noqa: S106 - a name
+MODEL = ModelSettings(base_url="https://127.0.0.1:1/v1", model="m")
 
 
 class Thread:
@@ -73,7 +85,7 @@ class Served:
 Serve = Callable[..., Served]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No client is cut off, or turned away, because the machine is busy with others."""
     for name in ("_HEAD_S", "_REPLY_S"):
@@ -81,7 +93,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
+def serve(_patient: None) -> Iterator[Serve]:
     with ExitStack() as ends:
 
         def start(*arguments: object, **more: object) -> Served:
@@ -92,21 +104,23 @@ def serve() -> Iterator[Serve]:
         yield start
 
 
-# --- the pages ---
-def test_metrics_are_openmetrics_with_exemplars_if_requested(serve: Serve) -> None:
-    page = scrape(serve().port)
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def own_tls(certificates: Certificates) -> ssl.SSLContext | None:
+    return Tls("metrics_tls_", str(certificates.server), str(certificates.server_key)).context()
+
+
+def test_metrics_come_in_the_form_and_compression_that_is_asked_for(serve: Serve) -> None:
+    served = serve()
+    page = scrape(served.port)
     assert page.value("verdicts_total") == 1
     assert [exemplar.labels for exemplar in page.exemplars("verdicts_total")] == [{"trace_id": "4bf92f35"}]
-
-
-def test_metrics_are_plain_text_without_an_accept_header(serve: Serve) -> None:
-    reply = serve().get("/metrics?x=1", accept="*/*")
+    reply = served.get("/metrics?x=1", accept="*/*")
     assert (reply.status_code, reply.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert "verdicts_total 1.0" in reply.text
-
-
-def test_metrics_are_compressed_only_where_that_is_read(serve: Serve) -> None:
-    served = serve()
     request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept-Encoding: %s\r\n\r\n"
     head, _, body = served.send(request % b"gzip").partition(b"\r\n\r\n")
     assert b"Content-Encoding: gzip" in head
@@ -165,31 +179,21 @@ def test_scrapers_that_ask_together_get_one_rendering(serve: Serve, monkeypatch:
     assert len(renderings) < 8
 
 
-def test_healthz_tells_of_a_thread_that_died(serve: Serve) -> None:
+def test_healthz_and_readyz_tell_of_a_thread_that_died_and_others_are_refused(serve: Serve) -> None:
     served = serve()
-    assert (served.get("/healthz").status_code, served.get("/healthz").text) == (200, "alive\n")
+    replies = [served.get("/healthz"), served.get("/readyz")]
     served.thread.has_ended = True
-    assert (served.get("/healthz").status_code, served.get("/healthz").text) == (503, "threads ended: reader\n")
-    served.readiness.begin_stop()
-    assert served.get("/healthz").status_code == 200, "it stops, as it was asked to"
-
-
-def test_readyz_is_a_line_for_each_role_or_json(serve: Serve) -> None:
-    served = serve()
-    reply = served.get("/readyz")
-    assert (reply.status_code, reply.text) == (200, "ingest ready, progress 0.0 s ago\n")
-    served.thread.has_ended = True
-    reply = served.get("/readyz")
-    assert (reply.status_code, reply.text) == (
-        503,
-        "ingest stalled, progress 0.0 s ago: reader: its thread has ended\n",
-    )
+    replies += [served.get("/healthz"), served.get("/readyz")]
+    assert [(reply.status_code, reply.text) for reply in replies] == [
+        (200, "alive\n"),
+        (200, "ingest ready, progress 0.0 s ago\n"),
+        (503, "threads ended: reader\n"),
+        (503, "ingest stalled, progress 0.0 s ago: reader: its thread has ended\n"),
+    ]
     role = {"role": "ingest", "ready": False, "state": "stalled", "seconds": 0.0, "why": "reader: its thread has ended"}
     assert served.get("/readyz", accept="application/json").json() == {"roles": [role]}
-
-
-def test_other_paths_and_methods_are_refused(serve: Serve) -> None:
-    served = serve()
+    served.readiness.begin_stop()
+    assert served.get("/healthz").status_code == 200, "it stops, as it was asked to"
     assert served.get("/").status_code == served.get("/metrics/x").status_code == 404
     assert served.send(b"POST /metrics HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 405 ")
     head, _, body = served.send(b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n").partition(b"\r\n\r\n")
@@ -197,100 +201,67 @@ def test_other_paths_and_methods_are_refused(serve: Serve) -> None:
     assert b"Content-Length: 6" in head
 
 
-# --- who may read ---
-def test_only_the_metrics_require_a_token(serve: Serve) -> None:
-    served = serve(CLOSED)
-    refused = served.get("/metrics")
-    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, 'Bearer realm="tracejudge"')
-    assert "verdicts" not in refused.text
-    assert served.get("/metrics", authorization="Bearer other").status_code == 401
-    assert served.get("/metrics", authorization=f"Bearer {TOKEN}", accept=ACCEPT).status_code == 200
-    assert served.get("/healthz").status_code == served.get("/readyz").status_code == 200
-
-
-def test_tls_holds_for_all_pages(serve: Serve, tmp_path: Path) -> None:
-    files = make_certificates(tmp_path)
-    settings = Settings(metrics_tls_cert=str(files.server), metrics_tls_key=str(files.server_key))
-    served = serve(tls=Tls.from_table(settings, "metrics_tls_").context())
-    assert served.root.startswith("https://")
-    context = ssl.create_default_context(cafile=str(files.authority))
-    with httpx.Client(verify=context, trust_env=False, timeout=60) as client:
-        for path in ("/metrics", "/healthz", "/readyz"):
-            assert client.get(f"{served.root}{path}").status_code == 200
-        assert b"HTTP/" not in served.send(b"GET /healthz HTTP/1.1\r\n\r\n"), "not a word without TLS"
-        assert client.get(f"{served.root}/healthz").status_code == 200
-    old = ssl.create_default_context(cafile=str(files.authority))
-    old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
-    with httpx.Client(verify=old, trust_env=False, timeout=60) as client:
-        assert client.get(f"{served.root}/healthz").status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("host", "access", "warned"),
-    [("0.0.0.0", HttpAuth(), True), ("0.0.0.0", CLOSED, False), ("127.0.0.1", HttpAuth(), False)],  # noqa: S104
-    ids=["open to all", "closed", "loopback"],
-)
-def test_a_page_without_a_token_on_a_public_address_is_logged(
-    serve: Serve, host: str, access: HttpAuth, *, warned: bool
-) -> None:
-    with capture_logs() as lines:
-        serve(access, host=host)
-    assert [(line["log_level"], line["host"]) for line in lines] == ([("warning", host)] if warned else [])
-
-
-def test_no_log_line_holds_anything_of_a_request(serve: Serve, capfd: pytest.CaptureFixture[str]) -> None:
+def test_only_the_metrics_require_a_token(serve: Serve, capfd: pytest.CaptureFixture[str]) -> None:
     with capture_logs() as lines:
         served = serve(CLOSED)
-        served.get("/metrics", authorization=f"Bearer {TOKEN}")
+        refused = served.get("/metrics")
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, 'Bearer realm="tracejudge"')
+        assert "verdicts" not in refused.text
+        assert served.get("/metrics", authorization="Bearer other").status_code == 401
+        assert served.get("/metrics", authorization=f"Bearer {TOKEN}", accept=ACCEPT).status_code == 200
+        assert served.get("/healthz").status_code == served.get("/readyz").status_code == 200
         served.get(f"/{TOKEN}", authorization=TOKEN)
         served.send(f"{TOKEN} {TOKEN} {TOKEN}\r\n\r\n".encode())
         served.send(f"GET / HTTP/1.1\r\n{TOKEN}\r\n\r\n".encode())
-    assert lines == []
-    assert TOKEN not in "".join(capfd.readouterr())
+    assert (lines, TOKEN in "".join(capfd.readouterr())) == ([], False), "no line holds anything of a request"
+    every = "0.0.0.0"  # noqa: S104 - what is warned of
+    for host, access, warned in ((every, HttpAuth(), True), (every, CLOSED, False), ("127.0.0.1", HttpAuth(), False)):
+        with capture_logs() as lines:
+            serve(access, host=host)
+        assert [(line["log_level"], line["host"]) for line in lines] == ([("warning", host)] if warned else [])
 
 
-# --- clients that are slow, huge or wrong ---
-WRONG = {
-    "no HTTP": (b"\x16\x03\x01\x00\xff\r\n\r\n", 400),
-    "empty lines": (b"\r\n\r\n", 400),
-    "another version": (b"GET / HTTP/9.9\r\n\r\n", 400),
-    "a head without end": (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 3410, 431),
-    "a line without end": (b"GET /" + b"a" * 20475, 431),
-    "too many headers": (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 200 + b"\r\n", 400),
-    "a line too long": (b"GET /" + b"a" * 10000 + b" HTTP/1.1\r\n\r\n", 400),
-    "the first version": (b"GET /healthz\r\n\r\n", 400),
-    "no host": (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
-    "a bracket for a path": (b"GET http://[ HTTP/1.0\r\n\r\n", 400),
-    "a body without end": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n", 200),
-    "a version of text in words": (b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain;version=x\r\n\r\n", 200),
-    "a version of metrics in words": (
-        b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text;version=1.x\r\n\r\n",
-        200,
-    ),
-}
+def test_tls_holds_for_all_pages(serve: Serve, certificates: Certificates) -> None:
+    served = serve(tls=own_tls(certificates))
+    assert served.root.startswith("https://")
+    context, old = (ssl.create_default_context(cafile=str(certificates.authority)) for _ in range(2))
+    old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
+    for verify in (context, old):
+        with httpx.Client(verify=verify, trust_env=False, timeout=60) as client:
+            for path in ("/metrics", "/healthz", "/readyz"):
+                assert client.get(f"{served.root}{path}").status_code == 200
+            assert b"HTTP/" not in served.send(b"GET /healthz HTTP/1.1\r\n\r\n"), "not a word without TLS"
+            assert client.get(f"{served.root}/healthz").status_code == 200
 
 
-@pytest.mark.parametrize(("sent", "status"), WRONG.values(), ids=WRONG.keys())
-def test_a_request_that_is_none_is_answered_without_its_words(
-    serve: Serve, sent: bytes, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_is_none_is_answered_without_its_words(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_REPLY_S", 1.0)  # a body that never comes is waited for
     served = serve()
     with capture_logs() as lines:
-        reply = served.send(sent)
-    assert re.match(rb"HTTP/[0-9.]+ (\d+) ", reply)[1] == b"%d" % status
-    assert b"x: y" not in reply
-    assert b"Python" not in reply, "nor with what it runs on"
+        for name, (sent, status) in read_table(__file__, "requests").items():
+            reply = served.send(as_bytes(sent))
+            assert re.match(rb"HTTP/[0-9.]+ (\d+) ", reply)[1] == b"%d" % status, name
+            assert b"x: y" not in reply, name
+            assert b"Python" not in reply, f"{name}: nor with what it runs on"
+            assert served.get("/healthz").status_code == 200, name
     assert lines == []
-    assert served.get("/healthz").status_code == 200
 
 
-@pytest.mark.parametrize("sent", [b"GET /healthz HTT", b""], ids=["half a line", "no byte"])
-def test_a_client_that_says_nothing_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(http_server, "_HEAD_S", 0.2)
+def test_a_client_that_says_nothing_or_drips_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is that of the whole head: each byte began it anew once."""
+    monkeypatch.setattr(http_server, "_HEAD_S", 0.5)
+    served = serve()
     with capture_logs() as lines:
-        assert serve().send(sent) == b""
+        assert served.send(b"GET /healthz HTT") == served.send(b"") == b""
     assert lines == []
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", served.port), timeout=0.05) as client, suppress(ConnectionError):
+        while time.monotonic() - began < 40:
+            client.sendall(b"x")
+            with suppress(TimeoutError):
+                if client.recv(1) == b"":
+                    break
+    assert time.monotonic() - began < 20, "half a second is promised, and not one anew with each byte"
 
 
 def test_a_client_that_never_reads_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,42 +279,29 @@ def test_a_client_that_never_reads_is_cut_off(serve: Serve, monkeypatch: pytest.
     assert served.get("/healthz").status_code == 200
 
 
-def test_a_client_that_drips_is_cut_off_all_the_same(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time is that of the whole head: each byte began it anew once."""
-    monkeypatch.setattr(http_server, "_HEAD_S", 0.5)
-    began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", serve().port), timeout=0.05) as client, suppress(ConnectionError):
-        while time.monotonic() - began < 40:
-            client.sendall(b"x")
-            with suppress(TimeoutError):
-                if client.recv(1) == b"":
-                    break
-    assert time.monotonic() - began < 20, "half a second is promised, and not one anew with each byte"
-
-
-@pytest.mark.parametrize("is_secure", [False, True], ids=["plain", "TLS"])
-def test_more_clients_than_connections_make_room_for_a_probe(serve: Serve, tmp_path: Path, *, is_secure: bool) -> None:
+def test_more_clients_than_connections_make_room_for_a_probe(serve: Serve, certificates: Certificates) -> None:
     """Clients in the middle of a TLS handshake count as well."""
-    files = make_certificates(tmp_path)
-    settings = Settings(metrics_tls_cert=str(files.server), metrics_tls_key=str(files.server_key))
-    served = serve(tls=Tls.from_table(settings, "metrics_tls_").context() if is_secure else None)
-    context = ssl.create_default_context(cafile=str(files.authority))
-    connections = served._serving._connections
-    with ExitStack() as idle:
-        for _ in range(3 * http_server._MAX_CLIENTS):
-            idle.enter_context(socket.create_connection(("127.0.0.1", served.port)))
-        for _ in range(5):
-            assert httpx.get(f"{served.root}/healthz", verify=context, trust_env=False, timeout=60).status_code == 200
-        assert len(connections) <= http_server._MAX_CLIENTS
-    wait_until(lambda: not connections, what="the clients to be gone")
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    for tls in (None, own_tls(certificates)):
+        served = serve(tls=tls)
+        connections, health = served._serving._connections, f"{served.root}/healthz"
+        with ExitStack() as idle:
+            for _ in range(3 * http_server._MAX_CLIENTS):
+                idle.enter_context(socket.create_connection(("127.0.0.1", served.port)))
+            for _ in range(5):
+                assert httpx.get(health, verify=context, trust_env=False, timeout=60).status_code == 200
+            assert len(connections) <= http_server._MAX_CLIENTS
+        wait_until(lambda connections=connections: not connections, what="the clients to be gone")
 
 
 def test_a_port_that_is_taken_is_an_error_of_the_start(serve: Serve) -> None:
     served = serve()
-    with pytest.raises(SettingsError, match=r"metrics_port: 127.* used \(Address already in use\); set another"):
-        HttpServer(CollectorRegistry(), Readiness(), HttpAuth()).start(Listen("metrics_", "127.0.0.1", served.port))
-    with pytest.raises(SettingsError, match=r"cannot be used .*; set another metrics_host$"):
-        HttpServer(CollectorRegistry(), Readiness(), HttpAuth()).start(Listen("metrics_", "192.0.2.1", 0))
+    for host, port, message in (
+        ("127.0.0.1", served.port, r"metrics_port: 127.* used \(Address already in use\); set another"),
+        ("192.0.2.1", 0, r"cannot be used .*; set another metrics_host$"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            HttpServer(CollectorRegistry(), Readiness(), HttpAuth()).start(Listen("metrics_", host, port))
 
 
 def test_an_address_of_version_six_is_served(serve: Serve) -> None:
@@ -353,3 +311,134 @@ def test_an_address_of_version_six_is_served(serve: Serve) -> None:
         pytest.skip("no IPv6 here")
     assert served.root.startswith("http://[::1]:")
     assert json.loads(served.get("/readyz", accept="application/json").text)["roles"]
+
+
+def test_a_token_or_user_and_password_open_the_page_and_nothing_else_does(tmp_path: Path) -> None:
+    def basic(user: str, password: str) -> str:
+        return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+    access = HttpAuth.from_settings(Settings(), {})
+    assert (access.scheme, access.challenge) == (None, None)
+    assert access.admits(None)
+    assert access.admits("Bearer anything")
+    access = HttpAuth.from_settings(IN_VARIABLE, {"TOKEN": TOKEN})
+    assert access.challenge == 'Bearer realm="tracejudge"'
+    assert TOKEN not in f"{access!r} {access}"
+    for header in (f"Bearer {TOKEN}", f"bEARER  {TOKEN} "):
+        assert access.admits(header), header
+    wrong = ["", "Bearer other", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN]
+    for header in (None, *wrong, "Bearer s3cr\xe9t", "Bearer \u20ac"):
+        assert not access.admits(header), header
+    (tmp_path / "password").write_text("pä:ss wörd\n", encoding="utf-8")
+    settings = Settings(metrics_user="prometheus", metrics_password_file=str(tmp_path / "password"))
+    access = HttpAuth.from_settings(settings, {})
+    assert access.challenge == 'Basic realm="tracejudge", charset="UTF-8"'
+    assert access.admits(basic("prometheus", "pä:ss wörd"))
+    others = [basic("other", "pä:ss wörd"), basic("prometheus", "other"), basic("prometheus", "")]
+    for header in (None, *others, "Basic prometheus", "Bearer pä:ss wörd"):
+        assert not access.admits(header), header
+
+
+def test_a_secret_that_does_not_serve_is_told_without_it() -> None:
+    by_password = Settings(metrics_user="u", metrics_password_env="PASS")  # noqa: S106 - a name
+    absent, folder = (Settings(metrics_token_file=path) for path in ("absent", "."))
+    for settings, environment, message in (
+        (IN_VARIABLE, {}, "metrics_token_env: the variable TOKEN is empty"),
+        (IN_VARIABLE, {"TOKEN": " "}, "metrics_token_env: the variable TOKEN is empty"),
+        (absent, {}, "metrics_token_file: absent cannot be read (No such file"),
+        (folder, {}, "metrics_token_file: . cannot be read (Is a directory)"),
+        (by_password, {}, "metrics_password_env: the variable PASS is empty"),
+        (IN_VARIABLE, {"TOKEN": f"{TOKEN} more"}, "metrics_token: must be ASCII characters without blanks"),
+    ):
+        with pytest.raises(SettingsError) as refused:
+            HttpAuth.from_settings(settings, environment)
+        assert str(refused.value).startswith(message)
+        assert TOKEN not in str(refused.value)
+
+
+def test_certificate_and_key_are_read_before_anything_starts(tmp_path: Path, certificates: Certificates) -> None:
+    assert Tls.from_table(Settings(), "metrics_tls_").context() is None
+    cert, key, other = certificates.server, certificates.server_key, certificates.client_key
+    settings = Settings(metrics_tls_cert=str(cert), metrics_tls_key=str(key))
+    assert Tls.from_table(settings, "metrics_tls_").context() is not None
+    for wrong_cert, wrong_key, message in (
+        (cert, other, "certificate and key cannot be used (KEY_VALUES_MISMATCH)"),
+        (key, key, "certificate and key cannot be used"),
+        (cert, cert, "certificate and key cannot be used"),
+        (tmp_path / "absent", key, "certificate or key cannot be read (No such file or directory)"),
+        (cert, tmp_path / "absent", "certificate or key cannot be read (No such file or directory)"),
+    ):
+        with pytest.raises(SettingsError, match=r"^gateway.tls_cert: ") as refused:
+            Tls("gateway.tls_", str(wrong_cert), str(wrong_key)).context()
+        named = [str(path) in str(refused.value) for path in (wrong_cert, wrong_key)]
+        assert (message in str(refused.value), *named) == (True, True, True)
+
+
+def test_a_file_for_tls_that_cannot_be_used_stops_the_start(
+    tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether settings or a variable name it, and with its path."""
+
+    def redis(option: str, path: str) -> object:
+        return load({}, None, {"redis_url": f"rediss://:secret@host/0?{option}={path}"}, needs_rules=False)
+
+    def broker(option: str, path: str, scheme: str = "amqps") -> object:
+        url = f"{scheme}://u:secret@host/0?{option}={path}"
+        return load({"TRACEJUDGE_BROKER_URL": url}, None, needs_rules=False)
+
+    def receiver(path: str) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", path)
+        ReceiverClient(Destination("https://127.0.0.1:1", "receivers.x", "a receiver")).close()
+
+    def model(path: str) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", path)
+        build(MODEL, {})
+
+    def plain(path: str) -> object:
+        return load({"SSL_CERT_FILE": path}, None, {"redis_url": "rediss://host"}, needs_rules=False)
+
+    uses: list[tuple[str, Callable[[str], object]]] = [
+        *((option, partial(redis, option)) for option in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")),
+        *((option, partial(broker, option)) for option in ("ssl_ca_certs", "keyfile")),
+        ("ssl_ca_certs", partial(broker, "ssl_ca_certs", scheme="rediss")),
+        ("ssl_ca_certs", lambda path: load({}, None, {"redis_url": f"REDISS://h?ssl_ca_certs={path}"})),
+        ("SSL_CERT_FILE", plain),
+        ("base_url: the variable SSL_CERT_FILE", model),
+        ("SSL_CERT_FILE", receiver),
+    ]
+    files = {"empty": "", "text": "no PEM", "cut": certificates.server.read_text()[:400]}
+    for file, content in files.items():
+        (tmp_path / file).write_text(content)
+    for name, use in uses:
+        for path in ("/nowhere/ca.pem", *(str(tmp_path / file) for file in files), str(tmp_path)):
+            with pytest.raises((SettingsError, ModelSettingsError)) as caught:
+                use(path)
+            assert f"{name}: the file {path} cannot be used (" in str(caught.value)
+            assert "secret" not in str(caught.value)
+        use(str(certificates.server_key if "key" in name.lower() else certificates.server))
+
+
+def test_lint_and_doctor_name_files_for_tls_that_stop_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(__file__).parent / "data" / "linted.toml"
+    variables = {"SSL_CERT_FILE": "/nowhere/h"}
+    findings = lint(variables, str(path))
+    assert {(finding.key or finding.place, finding.line) for finding in findings} == {
+        ("redis_url", 1), ("broker_url", 2), ("metrics_tls_cert", 3), ("metrics_tls_key", 4),
+        ("receivers.x.ca_file", 11), ("receivers.x.client_cert", 12), ("receivers.x.client_key", 13),
+        ("SSL_CERT_FILE", None),
+    }  # fmt: skip
+    assert {(finding.code, finding.fix) for finding in findings} == {("TJ001", "name a readable PEM file")}
+    assert all("cannot be used (No such file" in finding.what and "secret" not in finding.what for finding in findings)
+    with pytest.raises(
+        SettingsError, match=r": redis_url: rediss\+cluster://host: ssl_ca_certs: the file /nowhere/a cannot be"
+    ):
+        load(variables, str(path))
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
+    assert "/nowhere/ca.pem" in endpoint("m", MODEL, {})[0].what
+    missing = FileNotFoundError(2, "No such file or directory")
+    assert cause_of(missing, "unix:///run/redis.sock", "Redis").what == "there is no socket at unix:///run/redis.sock"
+    assert cause_of(missing, "rediss://host", "Redis").what == "there is no certificate file for rediss://host"
+    # Files that nothing uses are no matter.
+    build(ModelSettings(base_url="http://127.0.0.1:1/v1", model="m"), {})
+    load({"SSL_CERT_FILE": "/nowhere/ca.pem"}, None, needs_rules=False)
+    assert not [finding for finding in lint({"SSL_CERT_FILE": "/nowhere/ca.pem"}) if finding.severity == "error"]

@@ -1,180 +1,146 @@
-"""Judges of a user's own: from the configuration, from a folder, with templates; and one line for every mistake."""
+"""Judges of a user's own: from the configuration or a folder, with templates, and on live traffic.
+
+Mistakes of one line stand in data/mistakes.json, read by the tests of the configuration.
+"""
 
 import errno
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.cases import each_case
+from support import replies
+from support.endpoint import ChatEndpoint
+from support.pipeline import Pipeline, make_traces
 
+from judges.core.judge import Judge
+from judges.custom import define
 from judges.custom import definition as files
-from judges.registry import catalogue, check_table, load_judges, read_judge
+from judges.registry import Clash, catalogue, check_table, clashes, exported_name, load_judges, read_judge
 from worker.core.config.loading import load
 from worker.core.config.reading import CONFIG_NAME
 from worker.core.config.settings import Settings, SettingsError
 
 FILE = "tracejudge.toml"
+MINE = {"TRACEJUDGE_JUDGES_FOLDER": "mine"}
 POLITE = 'instructions = "Is {{ outputs }} polite?"\n'
+TABLE = {"instructions": "Is {{ outputs }} polite?"}
 FACTS = 'template = "facts.yaml"\nanswer = { as = "facts_grounding" }\n'
 TEMPLATE = """\
 prompt:
   template: "Look for {{response}} in {{context_document}}, for {{user_request}}."
   template_variables: [user_request, context_document, response]
 """
+HOW_POLITE = """\
+instructions = "How politely does {{ outputs }} answer {{ inputs }}?"
+result = { integer = [1, 5], pass_at = 4 }
+"""
+PUBLISHED = Path(__file__).parents[1] / "judges" / "templates" / "facts.yaml"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    (tmp_path / "judges").mkdir()
+    monkeypatch.chdir(tmp_path / "judges")
 
 
-def write(name: str, text: str | bytes) -> str:
+def write(name: str, text: str | bytes) -> None:
     Path(name).parent.mkdir(parents=True, exist_ok=True)
     Path(name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    return name
 
 
 def versions(settings: Settings) -> Mapping[str, str]:
     return {name: judge.version for name, judge in load_judges(settings.judges).items()}
 
 
-def load_error(variables: Mapping[str, str] | None = None) -> str:
+def names(variables: Mapping[str, str] = MINE, config: str | None = None, **arguments: str) -> list[str]:
+    return list(load(variables, config, arguments).judges)
+
+
+def load_error(variables: Mapping[str, str] = MINE) -> str:
     with pytest.raises(SettingsError) as caught:
-        load(variables or {})
+        load(variables)
     line = str(caught.value)
     assert line.isprintable(), "one line, and nothing a terminal obeys"
     return line
 
 
-# --- where judges come from ---
-
-
-def test_a_file_of_the_folder_is_the_table_of_its_name() -> None:
-    write(FILE, f"judges_folder = 'mine'\n[judges.polite]\n{POLITE}")
+def test_each_toml_file_of_the_folder_is_the_table_of_its_name() -> None:
+    write(FILE, f"judges_folder = 'mine'\n[judges.polite]\n{POLITE}[judges.faithfulness]\npass_at = 5\n")
     write("mine/kind.toml", POLITE)
     settings = load({})
-    assert settings.judges == {"polite": {"instructions": "Is {{ outputs }} polite?"}} | {
-        "kind": {"instructions": "Is {{ outputs }} polite?"}
-    }
+    assert settings.judges == {"polite": TABLE, "kind": TABLE, "faithfulness": {"pass_at": 5}}
     judges = load_judges(settings.judges)
     assert list(judges) == [*catalogue(), "polite", "kind"]
     assert judges["kind"].metric_names == ("kind",)
-
-
-def test_rules_may_name_judges_of_the_folder() -> None:
-    write(FILE, "judges_folder = 'mine'\n[[rules]]\nname = 'all'\njudges = ['kind', 'safety']\n")
-    write("mine/kind.toml", POLITE)
-    assert load({}).rules[0].judges == ("kind", "safety")
-    write(FILE, "judges_folder = 'mine'\n[[rules]]\nname = 'all'\njudges = ['knid']\n")
-    assert load_error() == f"{FILE}: rules[0].judges: there is no judge 'knid'; did you mean kind?"
-
-
-def test_other_files_of_the_folder_are_let_be() -> None:
-    write(FILE, "judges_folder = 'mine'")
-    write("mine/kind.toml", POLITE)
+    assert judges["faithfulness"].version != catalogue()["faithfulness"].version
     for name in ("mine/README.md", "mine/facts.yaml", "mine/.kind.toml", "mine/kind.toml~", "mine/deeper/x.toml"):
         write(name, b"\xff")
     Path("mine/folder.toml").mkdir()
-    assert list(load({}).judges) == ["kind"]
+    Path("mine/up.toml").symlink_to("..")
+    assert load({}) == settings, "others are let be, and a link to a folder above is no loop"
+    write(FILE, "judges_folder = 'mine'\n[[rules]]\nname = 'all'\njudges = ['kind', 'safety']\n")
+    assert load({}).rules[0].judges == ("kind", "safety"), "rules may name judges of the folder"
+    assert load({"TRACEJUDGE_JUDGES": json.dumps({"polite": TABLE})}, os.devnull).judges == {"polite": TABLE}
+    Path(FILE).unlink()
+    Path("mine/kind.toml").rename("mine/gentle.TOML")
+    assert (names(), read_judge(Path("mine/gentle.TOML")).name) == (["gentle"], "gentle"), "also in capitals"
+    Path("mine/kind.toml").symlink_to("gentle.TOML")
+    by_name = versions(load(MINE))
+    assert by_name["kind"] != by_name["gentle"], "a judge under two names is two judges"
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file() -> None:
-    write(FILE, b"\xef\xbb\xbfjudges_folder = 'mine'\n")
-    write("mine/kind.toml", b"\xef\xbb\xbf" + POLITE.encode())
+    mark = b"\xef\xbb\xbf"
+    write(FILE, mark + b"judges_folder = 'mine'\n")
+    write("mine/kind.toml", mark + POLITE.encode())
     write("mine/facts.toml", FACTS)
-    write("mine/facts.yaml", b"\xef\xbb\xbf" + TEMPLATE.encode())
-    versions_by_judge = versions(load({}))
+    write("mine/facts.yaml", mark + TEMPLATE.encode())
+    before = versions(load({}))
     write("mine/kind.toml", POLITE)
     write("mine/facts.yaml", TEMPLATE)
-    assert versions(load({})) == versions_by_judge
+    assert versions(load({})) == before
 
 
-def test_a_file_may_end_in_capitals() -> None:
-    write(FILE, "judges_folder = 'mine'")
-    write("mine/kind.TOML", POLITE)
-    assert list(load({}).judges) == ["kind"]
-    assert read_judge(Path("mine/kind.TOML")).name == "kind"
-    write("mine/kind.toml", POLITE)
-    assert load_error() == (
-        "mine/kind.toml: the judge kind is there twice: mine/kind.TOML has that name too; rename one of them, or "
-        "take it out"
-    )
+def test_the_heading_of_a_configuration_in_a_judge_s_file_is_told() -> None:
+    for above in ("", POLITE):
+        write("kind.toml", f"{above}[judges.kind]\n{POLITE}")
+        with pytest.raises(SettingsError) as caught:
+            check_table(read_judge(Path("kind.toml")))
+        fix = "in a judge's own file the keys stand at the top; take the line [judges.NAME] out"
+        assert str(caught.value) == f"kind.toml: judges: {fix}"
 
 
-def test_a_table_beside_the_file_that_defines_its_judge_is_told_of_the_file() -> None:
-    write(FILE, "judges_folder = 'mine'\n[judges.kind]\nresult = 'boolean'\n")
-    write("mine/kind.toml", POLITE)
-    assert load_error() == (
-        f"{FILE}: judges.kind: the judge kind is defined in mine/kind.toml; write what is to be changed there, and "
-        "take this table out"
-    )
-
-
-@pytest.mark.parametrize("above", ["", POLITE])
-def test_a_file_with_the_heading_of_a_configuration_is_told_where_its_keys_stand(above: str) -> None:
-    write("kind.toml", f"{above}[judges.kind]\n{POLITE}")
-    with pytest.raises(SettingsError) as caught:
-        check_table(read_judge(Path("kind.toml")))
-    assert str(caught.value) == (
-        "kind.toml: judges: in a judge's own file the keys stand at the top; take the line [judges.NAME] out"
-    )
-
-
-def test_the_folder_is_relative_to_the_file_that_names_it() -> None:
-    write("conf/one.toml", "judges_folder = 'mine'")
-    write("conf/mine/kind.toml", POLITE)
-    settings = load({}, "conf/one.toml")
-    assert (list(settings.judges), settings.judges_folder) == (["kind"], "conf/mine")
-
-
-def test_the_folder_of_a_variable_is_relative_to_the_working_directory() -> None:
+def test_the_folder_is_relative_to_the_file_that_names_it_or_to_the_working_directory() -> None:
     write("conf/one.toml", "judges_folder = 'mine'")
     write("conf/mine/kind.toml", POLITE)
     write("other/polite.toml", POLITE)
-    variables = {"TRACEJUDGE_JUDGES_FOLDER": "other"}
-    assert list(load(variables, "conf/one.toml").judges) == ["polite"]
-    assert list(load({}, "conf/one.toml", {"judges_folder": "other"}).judges) == ["polite"]
+    settings = load({}, "conf/one.toml")
+    assert (list(settings.judges), settings.judges_folder) == (["kind"], "conf/mine")
+    assert names({"TRACEJUDGE_JUDGES_FOLDER": "other"}, "conf/one.toml") == ["polite"]
+    assert names({}, "conf/one.toml", judges_folder="other") == ["polite"]
 
 
-def test_settings_of_built_in_judges_stand_beside_judges_of_ones_own() -> None:
-    write(FILE, f"[judges.faithfulness]\npass_at = 5\n[judges.polite]\n{POLITE}")
-    judges = load_judges(load({}).judges)
-    assert judges["faithfulness"].version != catalogue()["faithfulness"].version
-    assert judges["polite"].name == "polite"
-
-
-def test_a_judge_may_stand_in_a_variable() -> None:
-    tables = {"polite": {"instructions": "Is {{ outputs }} polite?"}}
-    assert load({"TRACEJUDGE_JUDGES": json.dumps(tables)}).judges == tables
-
-
-# --- templates ---
-
-
-def test_a_template_is_read_at_the_start_and_never_again() -> None:
-    write(FILE, "judges_folder = 'mine'")
-    write("mine/grounded.toml", FACTS)
-    write("mine/facts.yaml", TEMPLATE)
-    settings = load({})
-    assert settings.judges["grounded"]["template"] == {"file": "facts.yaml", "text": TEMPLATE}
-    Path("mine/facts.yaml").unlink()
-    (fixed,) = load_judges(settings.judges)["grounded"].fixed_parts
-    assert "Look for {{response}} in {{context_document}}" in fixed
-
-
-def test_a_template_is_relative_to_the_file_that_names_it() -> None:
-    write("conf/one.toml", "judges_folder = 'mine'\n[judges.above]\ntemplate = 'facts.yaml'\n")
+def test_a_template_is_read_at_the_start_relative_to_the_file_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("conf/one.toml", f"judges_folder = 'mine'\n[judges.above]\ntemplate = 'facts.yaml'\n[judges.p]\n{POLITE}")
     write("conf/facts.yaml", TEMPLATE)
     write("conf/mine/beside.toml", "template = '../facts.yaml'")
-    judges = load({}, "conf/one.toml").judges
-    assert {name: table["template"] for name, table in judges.items()} == {
+    settings = load({}, "conf/one.toml")
+    assert {name: table.get("template") for name, table in settings.judges.items()} == {
         "above": {"file": "facts.yaml", "text": TEMPLATE},
+        "p": None,
         "beside": {"file": "../facts.yaml", "text": TEMPLATE},
     }
+    before = versions(settings)
+    Path("conf/facts.yaml").unlink()
+    (fixed,) = load_judges(settings.judges)["beside"].fixed_parts
+    assert "Look for {{response}} in {{context_document}}" in fixed, "it is never read again"
+    monkeypatch.chdir("/")
+    assert versions(settings) == before, "the settings hold all that a worker needs"
+    assert CONFIG_NAME == FILE
 
 
 def test_the_same_template_is_the_same_version_wherever_it_lies() -> None:
@@ -182,286 +148,165 @@ def test_the_same_template_is_the_same_version_wherever_it_lies() -> None:
     write("facts.yaml", TEMPLATE)
     write("mine/other.yaml", TEMPLATE)
     write("mine/grounded.toml", "template = 'other.yaml'\n")
-    here, there = versions(load({})), versions(load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}, os.devnull))
+    here, there = versions(load({})), versions(load(MINE, os.devnull))
     assert here["grounded"] == there["grounded"]
     write("facts.yaml", TEMPLATE.replace("Look for", "Seek"))
     assert versions(load({}))["grounded"] != here["grounded"]
 
 
-# --- mistakes ---
-
-NAMING = "a judge's name is of at most 64 small letters, digits and '_', a letter first"
-BUILT_IN = "has the name of a built-in judge; rename it; settings of the built-in judge belong in tracejudge.toml under"
-KINDS = "a judge of your own has one of instructions, custom_prompt, template, code, based_on"
-MAKE = "make that folder, or take the key out"
-LONG = "#" * (files.MAX_BYTES + 1)
-
-MISTAKES: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
-    # the folder
-    "no such folder": (
-        {FILE: "judges_folder = 'mine'"},
-        f"{FILE}: judges_folder: mine cannot be read (No such file or directory); {MAKE}",
-    ),
-    "a file for a folder": (
-        {FILE: "judges_folder = 'facts.yaml'", "facts.yaml": TEMPLATE},
-        f"{FILE}: judges_folder: facts.yaml cannot be read (Not a directory); {MAKE}",
-    ),
-    "blank folder": ({FILE: "judges_folder = ' '"}, f"{FILE}: judges_folder: must be a string that is not blank"),
-    # the files in it
-    "not TOML": (
-        {"mine/kind.toml": "a = = b"},
-        "mine/kind.toml: is not TOML: Invalid value (at line 1, column 5); fix it there",
-    ),
-    "a number without end": (
-        {"mine/kind.toml": f"a = {'1' * 5000}"},
-        "mine/kind.toml: is not TOML: a number has too many digits; fix it there",
-    ),
-    "nested without end": (
-        {"mine/kind.toml": f"a = {'[' * 100_000}"},
-        "mine/kind.toml: is not TOML: it is nested too deep; fix it there",
-    ),
-    "not UTF-8": ({"mine/kind.toml": b'asks = "\xff"'}, "mine/kind.toml: is not UTF-8; save it as UTF-8"),
-    "too long": ({"mine/kind.toml": LONG}, "mine/kind.toml: is longer than 1 MiB; name the file of a judge, NAME.toml"),
-    "name of a file": (
-        {"mine/Be-Kind.toml": POLITE},
-        f"mine/Be-Kind.toml: is not the name of a judge; {NAMING}: rename it",
-    ),
-    "name of a table": ({FILE: f'[judges."Be kind"]\n{POLITE}'}, f"{FILE}: judges.Be kind: {NAMING}; rename it"),
-    "name of a built-in judge": ({"mine/safety.toml": POLITE}, f"mine/safety.toml: {BUILT_IN} [judges.safety]"),
-    "settings of a built-in judge": (
-        {"mine/faithfulness.toml": "pass_at = 3"},
-        f"mine/faithfulness.toml: {BUILT_IN} [judges.faithfulness]",
-    ),
-    "name of a built-in judge in a table": (
-        {FILE: f"[judges.safety]\n{POLITE}"},
-        f"{FILE}: judges.safety: {BUILT_IN} [judges.safety]",
-    ),
-    "a name twice": (
-        {FILE: f"judges_folder = 'mine'\n[judges.kind]\n{POLITE}", "mine/kind.toml": POLITE},
-        (
-            f"mine/kind.toml: the judge kind is there twice: {FILE}: judges.kind has that name too; "
-            "rename one of them, or take it out"
-        ),
-    ),
-    "a name under which a metric of a built-in judge is exported": (
-        {"mine/ragbench_adherence.toml": POLITE},
-        (
-            "mine/ragbench_adherence.toml: a metric of ragbench_adherence is exported as ragbench_adherence, and so "
-            "is one of ragbench; rename this judge"
-        ),
-    ),
-    "a name under which models of another judge disagree": (
-        {FILE: f"[judges.kind]\n{POLITE}[judges.kind_disagreement]\n{POLITE}"},
-        (
-            f"{FILE}: judges.kind_disagreement: a metric of kind_disagreement is exported as kind_disagreement, and so "
-            "is one of kind; rename this judge"
-        ),
-    ),
-    # what they hold
-    "nothing": ({"mine/kind.toml": ""}, f"mine/kind.toml: does not say what the judge asks; {KINDS}"),
-    "nothing in a table": (
-        {FILE: "[judges.refunds]\nasks = 'Is it?'"},
-        f"{FILE}: judges.refunds: there is no such judge; {KINDS}",
-    ),
-    "nearly a built-in judge": (
-        {FILE: "[judges.safty]"},
-        f"{FILE}: judges.safty: there is no such judge; did you mean safety?",
-    ),
-    "a key of a file": (
-        {"mine/refunds.toml": f"{POLITE}result = {{ integer = [1, 5], pass_at = 9 }}"},
-        "mine/refunds.toml: result.pass_at: must be within the range, from 1 to 5",
-    ),
-    "a key of a table": (
-        {FILE: f"[judges.refunds]\n{POLITE}result = {{ integer = [1, 5], pass_at = 9 }}"},
-        f"{FILE}: judges.refunds.result.pass_at: must be within the range, from 1 to 5",
-    ),
-    # templates
-    "no such template": (
-        {"mine/grounded.toml": FACTS},
-        (
-            "mine/grounded.toml: template: mine/facts.yaml: cannot be read (No such file or directory); "
-            "name a template file"
-        ),
-    ),
-    "no such template of a table": (
-        {FILE: "[judges.grounded]\ntemplate = 'facts.yaml'"},
-        (
-            f"{FILE}: judges.grounded.template: facts.yaml: cannot be read (No such file or directory); "
-            "name a template file"
-        ),
-    ),
-    "a folder for a template": (
-        {"mine/grounded.toml": "template = '.'"},
-        "mine/grounded.toml: template: mine: cannot be read (Is a directory); name a template file",
-    ),
-    "a template in place": (
-        {"mine/grounded.toml": "template = { file = 'x', text = 'y' }"},
-        'mine/grounded.toml: template: must be the name of a file, as "facts.yaml"',
-    ),
-    "a zero in the name of a template": (
-        {"mine/grounded.toml": 'template = "a\\u0000b"'},
-        "mine/grounded.toml: template: mine/a?b: is not a file name; name a template file",
-    ),
-    "a template that is too long": (
-        {"mine/grounded.toml": FACTS, "mine/facts.yaml": LONG},
-        "mine/grounded.toml: template: mine/facts.yaml: is longer than 1 MiB; name a template file",
-    ),
-    "a template that is not UTF-8": (
-        {"mine/grounded.toml": FACTS, "mine/facts.yaml": b"\xff"},
-        "mine/grounded.toml: template: mine/facts.yaml: is not UTF-8; save it as UTF-8",
-    ),
-    "a template that is none": (
-        {"mine/grounded.toml": FACTS, "mine/facts.yaml": TEMPLATE.replace("response]", "answer]")},
-        (
-            "mine/grounded.toml: template: facts.yaml: prompt.template: uses response, which is not declared; "
-            "declare it in prompt.template_variables, or take it out"
-        ),
-    ),
-}
-
-
-@each_case(("given", "line"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_one_line_with_file_key_and_fix(
-    given: Mapping[str, str | bytes], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, text in given.items():
-        write(name, text)
-    assert load_error({} if FILE in given else {"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == line
-
-
-def test_a_link_to_a_file_that_is_gone_is_no_judge_less() -> None:
+def test_files_that_cannot_be_read_are_told_with_their_fix() -> None:
+    denied, missing = PermissionError(errno.EACCES, "Permission denied"), FileNotFoundError(errno.ENOENT, "No file")
+    assert (
+        files.unread(denied, "name a file") == "cannot be read (Permission denied); let the user that runs this read it"
+    )
+    assert files.unread(missing, "name a file") == "cannot be read (No file); name a file"
     Path("mine").mkdir()
     Path("mine/kind.toml").symlink_to("gone.toml")
-    line = load_error({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
-    assert line.startswith("mine/kind.toml: cannot be read (No such file or directory)")
-
-
-def test_an_unreadable_file_has_another_fix_than_a_missing_file() -> None:
-    denied = PermissionError(errno.EACCES, "Permission denied")
-    assert files.unread(denied, "name a file") == (
-        "cannot be read (Permission denied); let the user that runs this read it"
-    )
-    assert files.unread(FileNotFoundError(errno.ENOENT, "No such file"), "name a file") == (
-        "cannot be read (No such file); name a file"
-    )
-
-
-PIPE = "is a pipe and no file"
-
-
-@pytest.mark.parametrize("name", ["mine/kind.toml", "mine/facts.yaml"])
-def test_a_pipe_as_a_judge_file_is_refused_at_once(name: str) -> None:
-    write("mine/kind.toml", FACTS)
-    Path(name).unlink(missing_ok=True)
-    os.mkfifo(name)
-    assert load_error({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == (
-        f"{name}: {PIPE}; name the file of a judge, NAME.toml"
-        if name.endswith(".toml")
-        else f"mine/kind.toml: template: {name}: {PIPE}; name a template file"
-    )
-
-
-def test_a_pipe_is_no_file_of_python() -> None:
+    assert load_error().startswith("mine/kind.toml: cannot be read (No such file or directory)")
+    for name in ("mine/kind.toml", "mine/facts.yaml"):
+        Path("mine/kind.toml").unlink()
+        write("mine/kind.toml", FACTS)
+        Path(name).unlink(missing_ok=True)
+        os.mkfifo(name)
+        assert load_error() == (
+            f"{name}: is a pipe and no file; name the file of a judge, NAME.toml"
+            if name.endswith(".toml")
+            else f"mine/kind.toml: template: {name}: is a pipe and no file; name a template file"
+        )
     write("mine/kind.toml", 'code = "judging.py:short"')
     os.mkfifo("mine/judging.py")
-    line = f"mine/kind.toml: code: mine/judging.py: {PIPE}; name a file of Python"
-    assert load_error({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == line
+    line = "mine/kind.toml: code: mine/judging.py: is a pipe and no file; name a file of Python"
+    assert load_error() == line
 
 
-@pytest.mark.parametrize("name", ["mine", "mine/kind.toml", "mine/facts.yaml"])
-def test_a_link_to_itself_is_reported(name: str) -> None:
-    write("other/kind.toml", FACTS)
-    if name != "mine":
-        write("mine/kind.toml", FACTS)
-    Path(name).unlink(missing_ok=True)
-    Path(name).symlink_to(Path(name).name)
-    line = load_error({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
-    assert name in line
-    assert "cannot be read (Too many levels of symbolic links)" in line
+def test_a_link_to_itself_is_reported() -> None:
+    for number, name in enumerate(("mine", "mine/kind.toml", "mine/facts.yaml")):
+        Path(f"{number}").mkdir()
+        os.chdir(f"{number}")
+        if name != "mine":
+            write("mine/kind.toml", FACTS)
+        Path(name).unlink(missing_ok=True)
+        Path(name).symlink_to(Path(name).name)
+        line = load_error()
+        assert name in line
+        assert "cannot be read (Too many levels of symbolic links)" in line
+        os.chdir("..")
 
 
-def test_a_link_to_a_folder_above_is_no_judge_and_no_loop() -> None:
-    write("mine/kind.toml", POLITE)
-    Path("mine/up.toml").symlink_to("..")
-    assert list(load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}).judges) == ["kind"]
-
-
-def test_a_judge_under_two_names_is_two_judges() -> None:
-    write("mine/kind.toml", POLITE)
-    Path("mine/gentle.toml").symlink_to("kind.toml")
-    versions_by_judge = versions(load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}))
-    assert versions_by_judge["kind"] != versions_by_judge["gentle"]
-
-
-@pytest.mark.parametrize(("key", "kind"), [("instruction", "instructions"), ("prompt", "custom_prompt")])
-def test_a_misspelt_kind_of_judge_is_reported(key: str, kind: str) -> None:
-    write("mine/kind.toml", f"{key} = 'Is {{{{ outputs }}}} kind?'\n")
-    assert (
-        load_error({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == f"mine/kind.toml: {key}: unknown key; did you mean {kind}?"
-    )
-    write(FILE, f"[judges.kind]\n{key} = 'Is {{{{ outputs }}}} kind?'\n")
-    assert load_error() == f"{FILE}: judges.kind.{key}: unknown key; did you mean {kind}?"
-
-
-# --- how files are named ---
-
-
-def test_a_file_below_the_working_directory_is_named_from_there(tmp_path: Path) -> None:
-    write("mine/kind.toml", "asks = 'Is it?'")
-    for folder in ("mine", f"{tmp_path}/mine", "mine/../mine", f"../{tmp_path.name}/mine"):
-        assert load_error({"TRACEJUDGE_JUDGES_FOLDER": folder}).startswith("mine/kind.toml: does not say")
-
-
-def test_a_file_elsewhere_is_named_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_named_from_the_working_directory_and_elsewhere_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path.cwd()
     write("mine/kind.toml", "asks = 'Is it?'")
     Path("here").mkdir()
-    for here, folder in (("here", "../mine"), ("here", f"{tmp_path}/mine"), ("/", f"{tmp_path}/mine")):
-        monkeypatch.chdir(tmp_path / here)
-        assert load_error({"TRACEJUDGE_JUDGES_FOLDER": folder}).startswith(f"{tmp_path}/mine/kind.toml: does not say")
-
-
-def test_a_template_elsewhere_is_named_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for here, folder, shown in (
+        (".", "mine", "mine"),
+        (".", f"{root}/mine", "mine"),
+        (".", "mine/../mine", "mine"),
+        (".", f"../{root.name}/mine", "mine"),
+        ("here", "../mine", f"{root}/mine"),
+        ("here", f"{root}/mine", f"{root}/mine"),
+        ("/", f"{root}/mine", f"{root}/mine"),
+    ):
+        monkeypatch.chdir(root / here)
+        line = load_error({"TRACEJUDGE_JUDGES_FOLDER": folder})
+        assert line.startswith(f"{shown}/kind.toml: does not say"), (here, folder)
+    monkeypatch.chdir(root)
     write("mine/deeper/kind.toml", 'template = "../facts.yaml"')
-    assert "deeper/kind.toml: template: mine/facts.yaml: cannot" in load_error(
-        {"TRACEJUDGE_JUDGES_FOLDER": "mine/deeper"}
-    )
+    line = load_error({"TRACEJUDGE_JUDGES_FOLDER": "mine/deeper"})
+    assert "deeper/kind.toml: template: mine/facts.yaml: cannot" in line
     monkeypatch.chdir("mine/deeper")
-    assert load_error({"TRACEJUDGE_JUDGES_FOLDER": "."}).startswith(
-        f"kind.toml: template: {tmp_path}/mine/facts.yaml: cannot"
-    )
+    line = load_error({"TRACEJUDGE_JUDGES_FOLDER": "."})
+    assert line.startswith(f"kind.toml: template: {root}/mine/facts.yaml: cannot")
 
 
-def test_a_template_above_a_folder_that_is_a_link_is_found(tmp_path: Path) -> None:
+def test_folders_that_are_links_or_gone_change_nothing() -> None:
+    root = Path.cwd()
     write("far/off/mine/kind.toml", 'template = "../facts.yaml"')
     write("far/off/facts.yaml", TEMPLATE)
     Path("mine").symlink_to("far/off/mine")
-    judges = load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}).judges
-    assert judges["kind"]["template"] == {"file": "../facts.yaml", "text": TEMPLATE}
-    (tmp_path / "far/off/facts.yaml").unlink()
-    line = load_error({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
-    assert line.startswith("mine/kind.toml: template: far/off/facts.yaml: cannot")
-
-
-def test_a_working_directory_that_is_gone_changes_nothing(tmp_path: Path) -> None:
+    assert load(MINE).judges["kind"]["template"] == {"file": "../facts.yaml", "text": TEMPLATE}
+    Path("far/off/facts.yaml").unlink()
+    assert load_error().startswith("mine/kind.toml: template: far/off/facts.yaml: cannot")
     write("gone/kind.toml", POLITE)
     os.chdir("gone")
     Path("kind.toml").rename("../kind.toml")
     Path("../gone").rmdir()
-    assert read_judge(tmp_path / "kind.toml").place.file == f"{tmp_path}/kind.toml"
+    assert read_judge(root / "kind.toml").place.file == f"{root}/kind.toml", "the working directory is gone"
 
 
-def test_a_judge_that_no_rule_names_is_checked_all_the_same() -> None:
-    write(FILE, f"[[rules]]\nname = 'all'\njudges = ['safety']\n[judges.polite]\n{POLITE}result = 'maybe'\n")
-    assert load_error().startswith(f"{FILE}: judges.polite.result: ")
+def test_metrics_are_told_apart_by_their_names_alone_where_they_are_exported() -> None:
+    def own(*names: str) -> dict[str, Judge]:
+        return {name: define(name, TABLE) for name in names}
+
+    assert [exported_name("polite", metric) for metric in ("polite", "tone")] == ["polite", "polite_tone"]
+    for judges in ({}, dict(catalogue()), own("polite", "polite_tone", "ragbench_polite")):
+        assert list(clashes(judges)) == []
+    assert list(clashes(own("retrieval_relevance_precision", "polite_disagreement", "polite"))) == [
+        Clash("retrieval_relevance_precision", "retrieval_relevance_precision", "retrieval_relevance"),
+        Clash("polite_disagreement", "polite", "polite_disagreement"),
+    ], "the later judge clashes"
 
 
-def test_the_settings_hold_all_that_a_worker_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    write("conf/one.toml", f"judges_folder = 'mine'\n[judges.polite]\n{POLITE}")
-    write("conf/mine/grounded.toml", FACTS)
-    write("conf/mine/facts.yaml", TEMPLATE)
-    settings = load({}, "conf/one.toml")
-    before = versions(settings)
-    monkeypatch.chdir("/")
-    assert versions(settings) == before
-    assert CONFIG_NAME == FILE
+def live_settings(endpoint: ChatEndpoint, *judges: str) -> dict[str, Any]:
+    """Write two judges and a file that is none into a folder, and make a worker's settings for them."""
+    for name, text in (("politeness.toml", HOW_POLITE), ("sources_kept.toml", FACTS)):
+        write(f"mine/{name}", text)
+    write("mine/facts.yaml", PUBLISHED.read_bytes())
+    models = {"default": {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1"}}
+    folder = str(Path("mine").absolute())
+    return {"rules": [{"name": "mine", "judges": judges}], "models": models, "judges_folder": folder}
+
+
+def answer(**fields: str) -> replies.Behaviour:
+    """Answer both judges; the template's answer has one sentence about its material."""
+
+    def behaviour(call: replies.Call) -> replies.Reply:
+        if "`user_request`" not in call.text():
+            return replies.answers_json({"rationale": "Let's think step by step. It is short.", "result": 4})
+        text = call.text().rpartition("<<response ")[2].partition("\n")[2].partition("\n<<end")[0]
+        sentence = {"sentence": text, "label": "supported", "rationale": "It stands there.", "excerpt": text}
+        return replies.answers(json.dumps(sentence | fields))
+
+    return behaviour
+
+
+def test_judges_of_a_folder_score_published_traces(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = answer()
+    worker = pipeline.worker(**live_settings(endpoint, "politeness", "sources_kept"))
+    pipeline.publish(make_traces(5))
+    account = pipeline.settled(5)
+    assert (account.chosen, account.scored, account.unscored, account.lost) == (10, 10, 0, 0)
+    verdicts = [entry.verdict for entry in pipeline.outbox()]
+    before = versions(load(MINE))
+    expected = {(name, before[name]) for name in ("politeness", "sources_kept")}
+    assert {(verdict.judge, verdict.judge_version) for verdict in verdicts} == expected
+    assert {(verdict.judge, score.metric, score.value) for verdict in verdicts for score in verdict.scores} == {
+        ("politeness", "politeness", 0.75),
+        ("sources_kept", "grounded", 1.0),
+        ("sources_kept", "supported_share", 1.0),
+    }
+    page = worker.counted(15)
+    assert page.value("tracejudge_verdicts_total", judge="politeness", metric="politeness", outcome="pass") == 5
+
+
+def test_an_excerpt_that_is_not_in_the_documents_is_no_support(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = answer(excerpt="Nobody ever wrote these words here.")
+    pipeline.worker(**live_settings(endpoint, "sources_kept"))
+    pipeline.publish(make_traces(1))
+    assert pipeline.settled(1).scored == 1
+    (verdict,) = (entry.verdict for entry in pipeline.outbox())
+    assert [score.value for score in verdict.scores] == [0.0, 0.0]
+    assert verdict.details["fabricated_evidence"] == 1
+    (call,) = endpoint.calls
+    system, user = (message["content"] for message in call.body["messages"])
+    assert "The request: {{user_request}}" in system
+    assert "What is in parcel 0?" in user
+    assert "parcel 0" not in system
+
+
+def test_a_broken_judge_in_the_folder_stops_the_worker_with_one_line(pipeline: Pipeline) -> None:
+    write("mine/broken.toml", 'instructions = "Is {{ output }} polite?"')
+    worker = pipeline.worker(judges_folder=str(Path("mine").absolute()), wait=False)
+    assert worker.program.wait() == 2
+    line = f"tracejudge: {Path('mine/broken.toml').absolute()}: instructions: the variable {{{{ output }}}} is unknown"
+    assert worker.program.output.startswith(line)
+    assert worker.program.output.count("\n") == 1

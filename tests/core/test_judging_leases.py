@@ -1,15 +1,34 @@
-"""The lease decides who works, the ledger what counts."""
+"""The lease decides who works, the ledger what counts: when leases are lost, Redis is away, or a worker stops."""
 
+import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.judging_parts import JudgingWorker, Workers, assert_settled, choose, holders, ids, judged, ready
+from structlog.testing import capture_logs
+from support.judging_parts import (
+    MODEL,
+    JudgingWorker,
+    Workers,
+    assert_settled,
+    choose,
+    failing,
+    holders,
+    ids,
+    judged,
+    output,
+    ready,
+    refuse,
+    texts,
+)
 from support.processes import wait_until
 from support.stage_parts import Keyspace
 
+from judges.core.model import ModelSettings
 from worker.core.judging import consumer as consumer_module
-from worker.core.queue.leases import LEASE_MS, Leases
+from worker.core.queue.leases import LEASE_MS, HeldLeases, Leases, Task
+from worker.core.storage.client import StoreError
 
 LEASE_S = LEASE_MS / 1000
 
@@ -20,57 +39,71 @@ def _quick_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def _no_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_module, "RENEW_S", 3600.0)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is cancelled has its leases given back, also on a machine that takes its time."""
+    monkeypatch.setattr(consumer_module, "_CANCEL_S", 60.0)
+
+
+def lose(keyspace: Keyspace, batch_id: str) -> None:
+    """Let somebody else have a batch."""
+    keyspace.client.hset(keyspace.keys.holders, batch_id, "somebody else")
+
+
+def release(keyspace: Keyspace, batch_id: str) -> None:
+    """Take a batch from its holder, so that it is ready."""
+    keyspace.client.hdel(keyspace.keys.holders, batch_id)
+    keyspace.client.zadd(keyspace.keys.ready("scripted"), {batch_id: 1})
+
+
+def wait_renewed(keyspace: Keyspace, batch_id: str) -> None:
+    keyspace.make_due()
+    wait_until(lambda: keyspace.leases()[batch_id] > 10, what="the renewal")
 
 
 @pytest.mark.usefixtures("_quick_renewal")
-def test_a_lease_is_renewed_while_the_work_goes_on(keyspace: Keyspace, new_worker: Workers) -> None:
-    (batch_id,) = choose(keyspace, 1)
-    worker = new_worker()
-    worker.begin(batch_id)
-    keyspace.make_due()
-    wait_until(lambda: keyspace.leases()[batch_id] > 10, what="the renewal")
-    worker.end()
-    assert_settled(keyspace, scored=1)
+def test_leases_are_renewed_while_the_work_goes_on_and_after_redis_was_away(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, batch_id = new_worker.begun(1)
+    wait_renewed(keyspace, batch_id)
+    failed = threading.Event()
+
+    def fail(_: object) -> set[str]:
+        failed.set()
+        raise ValueError("nobody foresaw this")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(worker.judging.leases, "renew", fail)
+        assert failed.wait(60)
+    wait_renewed(keyspace, batch_id)
+    worker.end(scored=1)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
 def test_a_worker_that_lost_its_lease_stops_and_nothing_counts_twice(keyspace: Keyspace, new_worker: Workers) -> None:
-    (batch_id,) = choose(keyspace, 3)
-    loser, successor = new_worker(), new_worker()
-    loser.begin(batch_id)
-    keyspace.client.hset(keyspace.keys.holders, batch_id, "somebody else")
+    loser, batch_id = new_worker.begun(3)
+    lose(keyspace, batch_id)
     loser.settle()
     assert (loser.judged_texts, keyspace.outbox("j")) == ([], [])
     assert holders(keyspace) == {batch_id: "somebody else"}, "what is not ours we do not put back"
-    keyspace.make_due()
-    successor.sweep()
-    assert_settled(keyspace, scored=3)
-
-
-@pytest.mark.usefixtures("_quick_renewal")
-def test_losing_a_lease_frees_the_capacity_of_its_batch(keyspace: Keyspace, new_worker: Workers) -> None:
-    (batch_id,) = choose(keyspace, 8)
-    worker = new_worker()
-    worker.limits.limit = 1
-    worker.begin(batch_id)
-    keyspace.client.hset(keyspace.keys.holders, batch_id, "somebody else")
+    new_worker().sweep_due(scored=3)
+    keyspace.next_case("the capacity of its batch is free")
+    choose(keyspace, 8)
+    worker = new_worker(limit=1)
+    worker.begin(*ready(keyspace))
+    (batch_id,) = keyspace.batches()
+    lose(keyspace, batch_id)
     worker.settle()
     worker.model.answers.set()
     keyspace.client.hdel(keyspace.keys.holders, batch_id)
-    keyspace.make_due()
-    worker.sweep()
-    assert_settled(keyspace, scored=8)
+    worker.sweep_due(scored=8)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
-def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_a_lease_lost_while_the_end_is_written_leaves_nothing_behind(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
-    completion, ending, busy = worker.judging._completion, threading.Event(), threading.Event()
+    completion, ending, busy = worker.judging._completion, threading.Event(), threading.Event()  # to hold it up
     finish = completion.finish_or_park
 
     def late(*arguments: Any, **options: Any) -> None:
@@ -84,55 +117,30 @@ def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(
     assert ending.wait(60)
     assert keyspace.outbox("j")
     renewed = worker.judging.progressed_at
-    keyspace.client.hset(keyspace.keys.holders, batch_id, "somebody else")
+    lose(keyspace, batch_id)
     wait_until(lambda: worker.judging.progressed_at > renewed + 0.1, what="renewals")
     busy.set()
-    worker.settle()
-    assert_settled(keyspace, scored=1)
-
-
-@pytest.mark.usefixtures("_no_renewal")
-def test_two_workers_that_judge_the_same_batch_record_it_once(keyspace: Keyspace, new_worker: Workers) -> None:
-    (batch_id,) = choose(keyspace, 3)
-    slow, successor = new_worker(), new_worker()
-    slow.begin(batch_id)
-    keyspace.make_due()
-    successor.sweep()
-    slow.end()
-    assert (len(slow.judged_texts), len(successor.judged_texts)) == (3, 3)
-    assert judged(keyspace) == ids(0, 1, 2)
-    assert_settled(keyspace, scored=3)
-
-
-def test_a_worker_keeps_its_leases_after_an_outage_of_redis_longer_than_a_lease(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
-    (batch_id,) = choose(keyspace, 3)
-    worker = new_worker()
-    worker.begin(batch_id)
-    keyspace.make_due()
-    worker.judging.held_leases._renewed_at -= 15
-    worker.look()
-    assert (ready(keyspace), keyspace.leases()[batch_id]) == ([], keyspace.soon(LEASE_S))
-    worker.end()
-    assert len(worker.model.reached) == 3, "each was asked for once"
-    assert_settled(keyspace, scored=3)
+    worker.settle(scored=1)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
 def test_a_worker_that_leases_its_batch_again_runs_it_once(keyspace: Keyspace, new_worker: Workers) -> None:
-    (batch_id,) = choose(keyspace, 3)
-    worker = new_worker()
-    ended = count_ends(worker)
-    worker.begin(batch_id)
-    keyspace.client.hdel(keyspace.keys.holders, batch_id)
-    keyspace.client.zadd(keyspace.keys.ready("scripted"), {batch_id: 1})
+    worker, batch_id = new_worker.begun(3)
+    ended: list[str] = []
+    remove = worker.judging.held_leases.remove
+
+    def heard(lease: Any) -> Any:
+        task = remove(lease)
+        ended.append(lease.batch_id)
+        return task
+
+    worker.judging.held_leases.remove = heard
+    release(keyspace, batch_id)
     worker.wake(batch_id)
     (taken,) = wait_until(lambda: [*holders(keyspace).values()], what="the batch to be leased again")
     wait_until(lambda: len(ended) == 1, what="the end of the first round")
-    keyspace.make_due()
     # The worker adds a lease to those it holds after Redis has granted it; a renewal shows that it has done so.
-    wait_until(lambda: keyspace.leases()[batch_id] > 10, what="a renewal")
+    wait_renewed(keyspace, batch_id)
     assert worker.judging.held == 1, "the first round left nothing behind, and the second is held once"
     assert holders(keyspace) == {batch_id: taken}
     worker.end()
@@ -140,22 +148,27 @@ def test_a_worker_that_leases_its_batch_again_runs_it_once(keyspace: Keyspace, n
     assert_settled(keyspace, scored=3)
 
 
-def count_ends(worker: JudgingWorker) -> list[str]:
-    """Receive each round of a batch that has ended."""
-    ended: list[str] = []
-    held = worker.judging.held_leases
-    remove = held.remove
-
-    def heard(lease: Any) -> Any:
-        task = remove(lease)
-        ended.append(lease.batch_id)
-        return task
-
-    held.remove = heard
-    return ended
-
-
-def test_a_batch_of_a_dead_worker_is_swept_and_judged_by_another(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_batches_of_slow_dead_and_cut_off_workers_are_recorded_once(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer_module, "RENEW_S", 3600.0)
+        slow, _ = new_worker.begun(3)
+        successor = new_worker()
+        successor.sweep_due()
+        slow.end()
+    assert (len(slow.judged_texts), len(successor.judged_texts), judged(keyspace)) == (3, 3, ids(0, 1, 2))
+    assert_settled(keyspace, scored=3)
+    keyspace.next_case("an outage of Redis longer than a lease")
+    worker, batch_id = new_worker.begun(3)
+    keyspace.make_due()
+    worker.judging.held_leases._renewed_at -= 15  # as after an outage
+    worker.look()
+    assert (ready(keyspace), keyspace.leases()[batch_id]) == ([], keyspace.soon(LEASE_S))
+    worker.end()
+    assert len(worker.model.reached) == 3, "each was asked for once"
+    assert_settled(keyspace, scored=3)
+    keyspace.next_case("a batch of a dead worker")
     (batch_id,) = choose(keyspace, 3)
     Leases(keyspace.store, tries_ttl_s=60).take("scripted", "dead", 1)
     keyspace.make_due(batch_id, in_s=LEASE_S * 100)
@@ -163,28 +176,250 @@ def test_a_batch_of_a_dead_worker_is_swept_and_judged_by_another(keyspace: Keysp
     worker.run(batch_id)
     worker.sweep()
     assert worker.judged_texts == []
-    keyspace.make_due()
-    worker.sweep()
+    worker.sweep_due(scored=3)
+    keyspace.next_case("a batch that is leased again before it began")
+    (batch_id,) = choose(keyspace, 3)
+    worker, busy = new_worker(), threading.Event()
+    worker.judging.loop.call(lambda: busy.wait(60))
+    worker.wake(batch_id)
+    release(keyspace, batch_id)
+    worker.wake(batch_id)
+    worker.rest()
+    busy.set()
+    worker.settle()
+    assert len(worker.model.reached) == 3
+    assert worker.judging.windows["scripted"].evaluations == 0, "both have released the window"
     assert_settled(keyspace, scored=3)
 
 
-@pytest.mark.usefixtures("_quick_renewal")
-def test_renewing_goes_on_after_redis_was_away(
+def test_only_tasks_of_lost_leases_that_are_under_way_are_cancelled(keyspace: Keyspace) -> None:
+    """What works under a lease ends with it, and what has ended by itself is not missed."""
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+
+    choose(keyspace, 1)
+    leases, cancelled = Leases(keyspace.store, tries_ttl_s=60), list[Task]()
+    with asyncio.Runner() as runner, capture_logs() as lines:
+        loop, held_leases = runner.get_loop(), HeldLeases(leases, cancelled.append)
+        held = leases.take("scripted", "a", 1)[0].lease
+        late, working, latest = (loop.create_task(work()) for _ in range(3))
+        held_leases.add(held)
+        later = held._replace(holder="a again")
+        held_leases.add(later)
+        held_leases.begin(held, late)
+        assert cancelled == [late]
+        held_leases.begin(later, working)
+        assert (cancelled, len(held_leases)) == ([late], 1)
+        held_leases.remove(later)
+        held_leases.begin(later, latest)
+        assert (cancelled, len(held_leases)) == ([late, latest], 0)
+        for is_done in (False, True):
+            keyspace.next_case("done" if is_done else "under way")
+            choose(keyspace, 1)
+            cancelled.clear()
+            lines.clear()
+            held, working = leases.take("scripted", "a", 1)[0].lease, loop.create_task(work())
+            held_leases.add(held)
+            held_leases.begin(held, working)
+            if is_done:
+                loop.run_until_complete(working)
+            leases.finish(held.batch_id, "scripted")
+            held_leases.renew()
+            assert [line["event"] for line in lines] == ([] if is_done else ["lease lost"])
+            assert cancelled == ([] if is_done else [working])
+
+
+def test_when_redis_goes_away_work_is_left_to_the_sweeper_and_paid_for_once(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for away in ("take", "already_finished", "finish"):
+        keyspace.next_case(away)
+        (batch_id,) = choose(keyspace, 2)
+        worker = new_worker()
+        with monkeypatch.context() as outage:
+            outage.setattr(worker.ledger if away == "already_finished" else worker.judging.leases, away, refuse)
+            worker.run(batch_id)
+        assert (list(keyspace.batches()), worker.judging.held) == ([batch_id], 0)
+        worker.sweep_due()
+        assert len(worker.judged_texts) == 2, "each was asked for once"
+        assert_settled(keyspace, scored=2)
+    keyspace.next_case("a failed sweep raises and the next one judges")
+    choose(keyspace, 1)
+    with monkeypatch.context() as outage:
+        outage.setattr(worker.sweeper.leases, "sweep", refuse)
+        with pytest.raises(StoreError):
+            worker.look()
+    worker.sweep(scored=1)
+    keyspace.next_case("a verdict waits for Redis as long as it takes")
+    worker = new_worker()
+    record, outages = worker.ledger.record, iter([True, False])
+
+    def sometimes(finished: Any) -> Any:
+        fresh = record(finished)
+        return refuse() if next(outages, False) else fresh
+
+    monkeypatch.setattr(worker.ledger, "record", sometimes)
+    worker.run(*choose(keyspace, 3))
+    assert len(worker.judged_texts) == 3
+    assert_settled(keyspace, scored=3)
+
+
+def test_capacity_is_not_filled_over_and_over_and_released_with_the_answer(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(keyspace, 60, batch_size=1)
+    worker = new_worker(batch_size=1, limit=40)
+    worker.begin(ready(keyspace)[0])
+    models: list[str] = []
+
+    def away(*arguments: Any, **_: Any) -> None:
+        models.append(arguments[0])
+        refuse()
+
+    with monkeypatch.context() as outage, capture_logs():
+        outage.setattr(worker.judging.leases, "take", away)
+        worker.end()
+    assert 1 <= len(models) <= 5, "not once for each of 42 that left"
+    assert len(ready(keyspace)) == 18
+    worker.sweep(scored=60)
+    keyspace.next_case("the answer is there though it cannot be written")
+    first, second = choose(keyspace, 2, batch_size=1)
+    worker = new_worker(batch_size=1, limit=1)
+    worker.model.hung = texts(keyspace, second)
+    with monkeypatch.context() as outage, capture_logs():
+        outage.setattr(worker.ledger, "record", refuse)
+        worker.wake(first)
+        wait_until(lambda: holders(keyspace).keys() == {first, second}, what="the second in the capacity of the first")
+        wait_until(lambda: worker.judging.windows["scripted"].capacity() == 1, what="the capacity of the first")
+    worker.model.hung = set()
+    worker.settle(scored=2)
+
+
+def once_it_stops(worker: JudgingWorker, step: Callable[[], object]) -> None:
+    """Run something in the event loop as soon as the stop has begun: it closes the limiters first."""
+    worker.limits.close = step
+
+
+@pytest.mark.usefixtures("_patient")
+def test_what_runs_may_end_within_the_grace_and_the_rest_is_given_back(keyspace: Keyspace, new_worker: Workers) -> None:
+    worker, _ = new_worker.begun(2)
+    once_it_stops(worker, worker.model.answers.set)
+    worker.judging.stop(60)
+    assert worker.judging.held == 0
+    assert_settled(keyspace, scored=2)
+    keyspace.next_case("a stopped worker gives its leases back at once")
+    batch_ids = choose(keyspace, 3, batch_size=1)
+    worker = new_worker(failing(2))
+    worker.model.hung = {output(1), output(2)}
+    worker.wake(batch_ids[0])
+    wait_until(lambda: worker.judging.held == len(keyspace.batches()) == 2, what="the end of one")
+    worker.rest()
+    worker.judging.stop(0.05)
+    assert (judged(keyspace), holders(keyspace), worker.judging.held) == (ids(0), {}, 0)
+    assert ready(keyspace) == [batch_id for batch_id in batch_ids if batch_id in keyspace.batches()]
+    before = keyspace.everything()
+    worker.wake(batch_ids[1])
+    worker.look()
+    assert keyspace.everything() == before, "it takes nothing any more"
+    new_worker().run(batch_ids[1], scored=3)
+    keyspace.next_case("a hurried stop does not wait")
+    worker, batch_id = new_worker.begun(1)
+    once_it_stops(worker, worker.judging.hurry)
+    worker.judging.stop(3600)
+    assert (ready(keyspace), holders(keyspace)) == ([batch_id], {})
+    keyspace.next_case("a stopping worker leases no batch and begins no call")
+    choose(keyspace, 4, batch_size=1)
+    other = ModelSettings(provider="scripted", model="other")
+    worker = new_worker(batch_size=1, models={"default": MODEL, "other": other}, limit=1)
+    worker.begin(ready(keyspace)[0])
+    assert (worker.judging.held, len(ready(keyspace))) == (2, 2)
+    close = worker.limits.close
+    once_it_stops(worker, lambda: (close(), worker.model.answers.set()))
+    worker.judging.stop(60)
+    assert (len(judged(keyspace)), len(ready(keyspace)), holders(keyspace)) == (2, 2, {})
+    assert [limit.is_closed for limit in worker.all_limits.values()] == [True, True]
+
+
+@pytest.mark.usefixtures("_patient")
+def test_a_batch_leased_at_the_stop(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
-    worker.begin(batch_id)
-    failed = threading.Event()
+    worker.model.answers.clear()
+    fetcher, held_leases = worker.judging._fetcher, worker.judging.held_leases  # to hold a lease up
+    take, cancel_all = fetcher.fetch, held_leases.cancel_all
+    taken, cancelled = threading.Event(), threading.Event()
 
-    def fail(_: object) -> set[str]:
-        failed.set()
-        raise ValueError("nobody foresaw this")
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        leased = take(*arguments, **options)
+        taken.set()
+        assert cancelled.wait(60)
+        return leased
 
-    with monkeypatch.context() as outage:
-        outage.setattr(worker.judging.leases, "renew", fail)
-        assert failed.wait(60)
-    keyspace.make_due()
-    wait_until(lambda: keyspace.leases()[batch_id] > 10, what="the renewal")
-    worker.end()
-    assert_settled(keyspace, scored=1)
+    monkeypatch.setattr(fetcher, "fetch", slowly)
+    monkeypatch.setattr(held_leases, "cancel_all", lambda: (cancel_all(), cancelled.set()))
+    taker = threading.Thread(target=worker.judging.run, args=("scripted",))
+    taker.start()
+    assert taken.wait(60)
+    worker.judging.stop(0.05)
+    taker.join(60)
+    assert (ready(keyspace), holders(keyspace), worker.judging.held) == ([batch_id], {}, 0)
+
+
+@pytest.mark.usefixtures("_patient")
+def test_what_redis_does_not_take_at_the_stop_is_swept_later(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, _ = new_worker.begun(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.judging.leases, "put_back", refuse)
+        worker.judging.stop(0.05)
+    assert worker.judging.held == 0
+    new_worker().sweep_due(scored=1)
+    keyspace.next_case("Redis takes no verdicts")
+    (batch_id,) = choose(keyspace, 1)
+    worker, refused = new_worker(), threading.Event()
+
+    def say_no(*_: Any) -> None:
+        refused.set()
+        refuse()
+
+    monkeypatch.setattr(worker.ledger, "record", say_no)
+    worker.wake(batch_id)
+    assert refused.wait(60)
+    wait = worker.judging.loop.wait
+    monkeypatch.setattr(worker.judging.loop, "wait", lambda coroutine, timeout_s: wait(coroutine, min(timeout_s, 0.1)))
+    worker.judging.stop(0.05)
+    assert (worker.judging.held, ready(keyspace)) == (0, [batch_id])
+    new_worker().run(batch_id, scored=1)
+
+
+@pytest.mark.parametrize("script", ["take", "put_back"])
+def test_stopping_ends_in_time_though_redis_never_answers(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.setattr(consumer_module, "_CANCEL_S", 0.05)
+    (batch_id,) = choose(keyspace, 1)
+    worker = new_worker()
+    run, cancel_all = keyspace.store.run, worker.judging.held_leases.cancel_all
+    called, let_go, answered = threading.Event(), threading.Event(), threading.Event()
+
+    def silent(name: str, *arguments: Any) -> Any:
+        if name == script:
+            called.set()
+            let_go.wait(60)
+            answered.set()
+        return run(name, *arguments)
+
+    monkeypatch.setattr(keyspace.store, "run", silent)
+    monkeypatch.setattr(worker.judging.held_leases, "cancel_all", lambda: (cancel_all(), called.wait(60)))
+    if script == "take":
+        worker.wake(batch_id)
+        assert called.wait(60)
+    else:
+        worker.begin(batch_id)
+    worker.judging.stop(0.05)
+    assert (called.is_set(), answered.is_set()) == (True, False)
+    let_go.set()
+    worker.settle()
+    new_worker().sweep_due(scored=1)

@@ -1,4 +1,7 @@
-"""What may pass is tried again, no sooner than the endpoint wants, and only what is missing."""
+"""What may pass is tried again, no sooner than the endpoint wants, only what is missing, and soon after an outage."""
+
+import time
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -6,6 +9,8 @@ from structlog.testing import capture_logs
 from support.judging_parts import (
     HOUR_S,
     YES,
+    Answering,
+    JudgingWorker,
     Workers,
     assert_settled,
     choose,
@@ -16,15 +21,83 @@ from support.judging_parts import (
     letters,
     output,
 )
-from support.stage_parts import Keyspace
+from support.stage_parts import HOUR, Keyspace, make_trace, make_verdict, use_script_time
 
-from judges.core.model import CallTotals, ModelRejectedError, ModelUnavailableError, RateLimitedError
+from judges.core.model import (
+    CallTotals,
+    ChatModel,
+    ChatRequest,
+    ModelRejectedError,
+    ModelUnavailableError,
+    RateLimitedError,
+)
+from judges.core.verdict import Assessment, Reason
+from judges.endpoints.client import LimitedModel
+from judges.endpoints.limiter import EndpointLimiter, LimiterClock
 from judges.models.scripted import Step
+from worker.core.judging.evaluator import UnfinishedEvaluation
+from worker.core.judging.fetching import parking_s
+from worker.core.queue.batch import Evaluation, Item
+
+PROBE_S = 15  # between two probes, at the longest
+PROMISED_S = 30  # the work goes on so soon once the endpoint is back
+POISON = failing(0)
 
 
 def tries(keyspace: Keyspace, batch_id: str) -> list[int]:
     written = keyspace.client.hvals(keyspace.keys.tries(batch_id))
     return sorted(msgspec.json.decode(each, type=CallTotals).calls for each in written)
+
+
+def unfinished(reason: Reason, *, asked_s: float | None = None, attempts: int = 1) -> UnfinishedEvaluation:
+    evaluation = Evaluation("e1", HOUR, "safety", "1", 1.0)
+    assessment = Assessment("unscored", reason, retry_after_s=asked_s)
+    return UnfinishedEvaluation(
+        Item(make_trace(1), (evaluation,)), evaluation, assessment, make_verdict(attempts=attempts)
+    )
+
+
+class Outage:
+    """An endpoint that is away until it is told otherwise, a worker that asks it, and the time that they go by.
+
+    So does Redis: what takes its time on a busy machine must not be due sooner than the endpoint may be asked.
+    """
+
+    def __init__(
+        self, keyspace: Keyspace, new_workers: Workers, monkeypatch: pytest.MonkeyPatch, poison: Answering = POISON
+    ) -> None:
+        self.away = True
+        self._poison = poison
+        self.asked_at: list[float] = []
+        self._keyspace = keyspace
+        self._steady_s = 0.0
+        self._clock = f"{keyspace.prefix}:clock"
+        keyspace.client.set(self._clock, int(time.time()))
+        use_script_time(monkeypatch, keyspace, f"redis.call('GET', '{self._clock}')")
+        self._worker: JudgingWorker = new_workers(self._answer, limited=self._limited)
+
+    def pass_by(self, seconds: int) -> None:
+        """Advance the time, with the runs of the sweeper that fall in it."""
+        for _ in range(seconds):
+            self._steady_s += 1
+            self._keyspace.client.incr(self._clock)
+            self._worker.sweep()
+
+    def _answer(self, request: ChatRequest) -> str:
+        self.asked_at.append(self._steady_s)
+        if self.away:
+            raise ModelUnavailableError("away")
+        return self._poison(request)
+
+    def _limited(self, model: ChatModel) -> LimitedModel:
+        # Nobody waits at it, since the timers of the event loop know nothing of our time.
+        timing = LimiterClock(lambda: self._steady_s, lambda: self._steady_s, lambda _low, high: high)
+        limiter = EndpointLimiter(64, patience_s=0.0, clock=timing)
+        return LimitedModel(model, limiter, sleep=_at_once)
+
+
+async def _at_once(_: float) -> None:
+    pass
 
 
 @pytest.mark.parametrize("failure", ["timeout", "rate_limited", "judge_unavailable", "judge_rejected"])
@@ -43,13 +116,12 @@ def test_a_transient_failure_parks_the_batch(keyspace: Keyspace, new_worker: Wor
     assert (keyspace.outbox("j"), keyspace.outbox("d")) == ([], [])
 
 
-def test_a_parked_batch_judges_only_missing_evaluations(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_parked_batch_judges_only_what_is_missing(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 5)
     worker = new_worker(failing(1, 3))
     worker.run(batch_id)
     assert judged(keyspace) == ids(0, 2, 4)
-    keyspace.make_due()
-    worker.sweep()
+    worker.sweep_due()
     assert worker.judged_texts[5:] == [output(1), output(3)]
     assert holders(keyspace) == {batch_id: "parked"}
     keyspace.make_due()
@@ -58,6 +130,10 @@ def test_a_parked_batch_judges_only_missing_evaluations(keyspace: Keyspace, new_
     assert successor.judged_texts == [output(1), output(3)]
     assert judged(keyspace) == ids(*range(5))
     assert_settled(keyspace, scored=5)
+    keyspace.next_case("a batch without calls counts no tries")
+    (batch_id,) = choose(keyspace, 2)
+    new_worker(judges={}).run(batch_id)
+    assert tries(keyspace, batch_id) == []
 
 
 def test_the_waits_grow_with_the_rounds(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -67,47 +143,39 @@ def test_the_waits_grow_with_the_rounds(keyspace: Keyspace, new_worker: Workers)
         worker.run(batch_id)
         waits = [keyspace.leases()[batch_id]]
         for _ in range(11):
-            keyspace.make_due()
-            worker.sweep()
+            worker.sweep_due()
             waits.append(keyspace.leases()[batch_id])
     logged_s = [line["seconds"] for line in lines if line["event"] == "batch parked"]
     assert logged_s == [1.0] * 3 + [2.0] * 4 + [4.0] * 4 + [8.0]
     assert waits == [keyspace.soon(wait_s) for wait_s in logged_s]
 
 
-@pytest.mark.parametrize(("asked_s", "delay_s"), [(None, 1.0), (0.2, 1.0), (45.0, 45.0), (1e9, 100.0)])
-@pytest.mark.parametrize("kind", [RateLimitedError, ModelUnavailableError])
-def test_the_endpoint_is_left_alone_as_long_as_it_asks_but_not_past_the_end(
-    keyspace: Keyspace, new_worker: Workers, kind: type[RateLimitedError], asked_s: float | None, delay_s: float
-) -> None:
-    (batch_id,) = choose(keyspace, 3)
-    new_worker(failing(1, error=kind("slowly", asked_s)), give_up_after=100.0).run(batch_id)
-    assert keyspace.leases()[batch_id] == keyspace.soon(delay_s)
-    assert holders(keyspace) == {batch_id: "parked"}
+def test_the_endpoint_is_left_alone_as_long_as_it_asks(keyspace: Keyspace, new_worker: Workers) -> None:
+    for kind in (RateLimitedError, ModelUnavailableError):
+        for asked_s, delay_s in ((None, 1.0), (0.2, 1.0), (45.0, 45.0), (1e9, 100.0)):
+            keyspace.next_case(f"{kind.__name__} {asked_s}, but not past the end")
+            (batch_id,) = choose(keyspace, 3)
+            new_worker(failing(1, error=kind("slowly", asked_s)), give_up_after=100.0).run(batch_id)
+            assert keyspace.leases()[batch_id] == keyspace.soon(delay_s)
+            assert holders(keyspace) == {batch_id: "parked"}
+    # A batch that an open circuit refused lets others go first.
+    for was_asked, blocked_for_s, delay_s in ((True, 30.0, 32.0), (True, 0.0, 9.0), (False, 30.0, 9.0)):
+        keyspace.next_case(f"{was_asked=} {blocked_for_s=}")
+        (batch_id,) = choose(keyspace, 3)
+        error = ModelUnavailableError("away", 9.0)
+        error.was_asked = was_asked
+        worker = new_worker(failing(0, 1, 2, error=error))
+        worker.begin(batch_id)
+        worker.limits.blocked_for_s = blocked_for_s
+        worker.end()
+        assert keyspace.leases()[batch_id] == keyspace.soon(delay_s)
 
 
-@pytest.mark.parametrize(
-    ("was_asked", "blocked_for_s", "delay_s"), [(True, 30.0, 32.0), (True, 0.0, 9.0), (False, 30.0, 9.0)]
-)
-def test_a_batch_refused_by_an_open_circuit_lets_others_go_first(
-    keyspace: Keyspace, new_worker: Workers, *, was_asked: bool, blocked_for_s: float, delay_s: float
-) -> None:
-    (batch_id,) = choose(keyspace, 3)
-    error = ModelUnavailableError("away", 9.0)
-    error.was_asked = was_asked
-    worker = new_worker(failing(0, 1, 2, error=error))
-    worker.begin(batch_id)
-    worker.limits.blocked_for_s = blocked_for_s
-    worker.end()
-    assert keyspace.leases()[batch_id] == keyspace.soon(delay_s)
-
-
-def test_a_verdict_counts_the_calls_of_all_rounds(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_calls_tokens_and_cost_cover_all_rounds(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 3)
     worker = new_worker(failing(1, 2))
     worker.run(batch_id)
-    keyspace.make_due()
-    worker.sweep()
+    worker.sweep_due()
     assert tries(keyspace, batch_id) == [2, 2]
     keyspace.make_due()
     # Answers that cannot be read are repaired once: two calls a round, unlike those before.
@@ -115,10 +183,7 @@ def test_a_verdict_counts_the_calls_of_all_rounds(keyspace: Keyspace, new_worker
     by_trace_id = {entry["trace_id"]: entry["attempts"] for entry in keyspace.outbox("j")}
     assert by_trace_id == dict(zip(ids(0, 1, 2), (1, 4, 4), strict=True))
     assert not keyspace.client.exists(keyspace.keys.tries(batch_id))
-
-
-def test_tokens_and_cost_of_a_verdict_cover_all_rounds(keyspace: Keyspace, new_worker: Workers) -> None:
-    """The first round gets an answer that cannot be read, and no repair of it; the last one gets both."""
+    keyspace.next_case("a first round without repair of its answer, and a last one with both")
     (batch_id,) = choose(keyspace, 1)
     answers = iter(["no JSON", Step(failure="judge_unavailable"), "no JSON", YES])
     worker = new_worker(lambda _: next(answers))
@@ -128,18 +193,24 @@ def test_tokens_and_cost_of_a_verdict_cover_all_rounds(keyspace: Keyspace, new_w
     )
     assert (kept.calls, kept.input_tokens, kept.output_tokens) == (2, 7, 7)
     assert kept.cost_usd == pytest.approx(7 * 3e-6)
-    keyspace.make_due()
-    worker.sweep()
+    worker.sweep_due()
     (verdict,) = keyspace.outbox("j")
     tokens = 2 * 7 + len(YES)
     assert (verdict["outcome"], verdict["attempts"], len(verdict["calls"])) == ("scored", 4, 2)
     assert (verdict["input_tokens"], verdict["output_tokens"]) == (tokens, tokens)
     assert verdict["cost_usd"] == pytest.approx(tokens * 3e-6)
+    keyspace.next_case("a dead letter")
+    (batch_id,) = choose(keyspace, 2, age_s=HOUR_S)
+    new_worker(failing(0, 1)).run(batch_id)
+    for _ in range(2):
+        new_worker(failing(1)).sweep_due()
+    assert tries(keyspace, batch_id) == [1, 3]
+    new_worker(failing(1), give_up_after=HOUR_S / 2).sweep_due()
+    assert [letter.attempts for letter in letters(keyspace).values()] == [4]
+    assert_settled(keyspace, scored=1, dead=1)
 
 
-def test_a_rejected_batch_lets_the_more_probes_pass_the_more_often_it_was_one(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_a_rejected_batch_lets_more_probes_pass_each_time(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 1)
     error = ModelRejectedError("no", 9.0)
     worker = new_worker(failing(0, error=error))
@@ -158,20 +229,86 @@ def test_a_rejected_batch_lets_the_more_probes_pass_the_more_often_it_was_one(
     assert waits == [keyspace.soon(wait_s) for wait_s in (17.0, 32.0, 47.0)]
 
 
-def test_a_dead_letter_counts_the_calls_of_all_rounds(keyspace: Keyspace, new_worker: Workers) -> None:
-    (batch_id,) = choose(keyspace, 2, age_s=HOUR_S)
-    new_worker(failing(0, 1)).run(batch_id)
-    for _ in range(2):
-        keyspace.make_due()
-        new_worker(failing(1)).sweep()
-    assert tries(keyspace, batch_id) == [1, 3]
-    keyspace.make_due()
-    new_worker(failing(1), give_up_after=HOUR_S / 2).sweep()
-    assert [letter.attempts for letter in letters(keyspace).values()] == [4]
-    assert_settled(keyspace, scored=1, dead=1)
+def test_the_delay_is_by_what_kept_the_evaluations_from_being_made() -> None:
+    def delay(*reasons: Reason, age_s: float = HOUR_S, attempts: int = 1) -> float:
+        return parking_s([unfinished(reason, attempts=attempts) for reason in reasons], age_s=age_s)
+
+    doubled = [delay("timeout", attempts=attempts) for attempts in (1, 3, 4, 7, 8, 12, 36, 40, 4000, 1 << 40)]
+    assert doubled == [1, 1, 2, 2, 4, 8, 512, 600, 600, 600]
+    for asked_s, longest_s in (((0.0,), 1.0), ((0.2, 0.1), 1.0), ((45.0,), 45.0), ((3.0, 45.0, None), 45.0)):
+        several = [unfinished("rate_limited", asked_s=each, attempts=40) for each in asked_s]
+        assert parking_s(several, age_s=HOUR_S) == longest_s, "after any number of attempts"
+    fewest = [unfinished("timeout", attempts=attempts) for attempts in (40, 8, 12)]
+    assert parking_s(fewest, age_s=0.0) == 4.0
+    others: tuple[Reason, ...] = ("unknown_judge_version", "judge_rejected", "internal_error")
+    for other in others:
+        # A version that is unknown here had what fails asked again, and paid for, every second.
+        several = [unfinished(other, attempts=0), unfinished("timeout", attempts=40)]
+        assert parking_s(several, age_s=HOUR_S) == 600.0, other
+    assert 15.0 <= delay("judge_rejected", attempts=0) <= 30.0
+    for age_s, internal_s in ((0.0, 60.0), (59.0, 60.0), (61.0, 61.0), (HOUR_S, HOUR_S)):
+        several = [unfinished("internal_error", attempts=attempts) for attempts in (0, 1)]
+        assert parking_s(several, age_s=age_s) == internal_s
+    assert delay("internal_error", "timeout") == 1.0, "others are not delayed"
+    assert parking_s([unfinished("unknown_judge_version"), unfinished("timeout", asked_s=9.0)], age_s=HOUR_S) == 9.0
 
 
-def test_a_batch_without_calls_counts_no_tries(keyspace: Keyspace, new_worker: Workers) -> None:
-    (batch_id,) = choose(keyspace, 2)
-    new_worker(judges={}).run(batch_id)
-    assert tries(keyspace, batch_id) == []
+def test_an_unknown_judge_version_delays_a_short_random_time() -> None:
+    """Two workers that look in the same rhythm would else have the same one take it for ever."""
+    for age_s, most_s in ((-HOUR_S, 1.0), (0.0, 1.0), (40.0, 10.0), (HOUR_S, 30.0)):
+        waits = {parking_s([unfinished("unknown_judge_version", attempts=0)], age_s=age_s) for _ in range(100)}
+        assert most_s / 2 <= min(waits) < max(waits) <= most_s
+        assert len(waits) > 90
+
+
+def test_a_batch_is_not_the_only_probe(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for others in (0, 20):
+        keyspace.next_case(f"{others} in other batches")
+        with monkeypatch.context() as patch:
+            outage = Outage(keyspace, new_worker, patch)
+            choose(keyspace, 21 - others, age_s=60)
+            if others:
+                choose(keyspace, others, batch_size=1, first=1)
+            outage.pass_by(60)
+            assert judged(keyspace) == []
+            outage.away = False
+            outage.pass_by(PROMISED_S)
+            assert judged(keyspace) == ids(*range(1, 21))
+
+
+def test_batches_are_judged_within_half_a_minute_after_an_outage(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the endpoint comes back between early probes or late ones."""
+    for away_s in (3, 31, 44, 200):
+        keyspace.next_case(f"{away_s} s")
+        with monkeypatch.context() as patch:
+            outage = Outage(keyspace, new_worker, patch)
+            choose(keyspace, 40, batch_size=4, first=1)
+            outage.pass_by(away_s)
+            assert judged(keyspace) == []
+            pauses = [after - before for before, after in pairwise(outage.asked_at)]
+            assert max(pauses) <= PROBE_S
+            outage.away = False
+            outage.pass_by(PROMISED_S)
+            assert judged(keyspace) == ids(*range(1, 41))
+
+
+def test_refused_keys_stop_no_other(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three are the oldest of all and a probe each; after that fresh batches are, of which one comes each second."""
+    error = ModelRejectedError("the endpoint rejects the request: HTTP 401")
+    error.status = 401
+    outage = Outage(keyspace, new_worker, monkeypatch, failing(0, 1, 2, error=error))
+    outage.away = False
+    choose(keyspace, 3, batch_size=1, age_s=60)
+    longest = stood = 0
+    before: list[str] = []
+    for second in range(90):
+        choose(keyspace, 1, first=3 + second)
+        outage.pass_by(1)
+        now_judged = judged(keyspace)
+        stood = stood + 1 if now_judged == before else 0
+        longest, before = max(longest, stood), now_judged
+    assert longest <= 1 + 2 + 4, f"nobody was judged for {longest} s"

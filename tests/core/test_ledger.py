@@ -1,7 +1,8 @@
-"""The ledger counts a verdict once, a dead letter once, never both, and the accounting agrees with it."""
+"""The ledger counts a verdict once, a dead letter once, never both, and finds the same publication again."""
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,16 +12,30 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.judging_parts import letters
-from support.stage_parts import HOUR, Keyspace, make_trace, make_verdict, settings_of
+from support.replay_parts import Replays
+from support.stage_parts import (
+    HOUR,
+    IngestHarness,
+    Keyspace,
+    encoded,
+    make_trace,
+    make_verdict,
+    settings_of,
+    use_script_time,
+)
 
 from judges.core.verdict import Score, Verdict
 from tracejudge import ToolCall
+from worker.core.config.settings import Rule
 from worker.core.queue.batch import Batch, Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
+from worker.core.selection.evaluations import period_of
+from worker.core.selection.stream_entry import TraceEntry
 
-COUNTS = (
-    "scored", "abstained", "unscored", "unscored:refusal", "unscored:bad_request", "dead", "dead:timeout", "outbox",
-)  # fmt: skip
+HOUR_S = 3600
+DAY_S = 86_400
+NOW_S = 1_800_000_000  # 08:00 UTC
+RULES = (Rule(name="all", judges=("safety",)),)
 ENDS = {
     "scored": {"outcome": "scored", "scores": (Score("safety", 1.0, 1.0, "yes", passed=True),)},
     "abstained": {"outcome": "abstained"},
@@ -38,60 +53,51 @@ def verdict(number: int, end: str = "scored") -> Verdict:
     return make_verdict(number, **ENDS[end])
 
 
+def final(*numbers: int, end: str = "scored") -> list[FinalVerdict]:
+    return [FinalVerdict.encode(verdict(number, end), HOUR) for number in numbers]
+
+
 def given_up(number: int, reason: str = "timeout") -> tuple[DeadLetter, Verdict]:
-    verdict_of_letter = make_verdict(number, outcome="unscored", reason=reason)
-    evaluation = Evaluation(
-        verdict_of_letter.evaluation_id, HOUR, verdict_of_letter.judge, verdict_of_letter.judge_version, 0.5
-    )
+    dead = make_verdict(number, outcome="unscored", reason=reason)
+    evaluation = Evaluation(dead.evaluation_id, HOUR, dead.judge, dead.judge_version, 0.5)
     item = Item(make_trace(number), (evaluation,))
     letter = DeadLetter(1, evaluation, "default", "lexical", reason, 3, 1_700_000_000.0, 1_700_021_600.0, item=item)
-    return letter, verdict_of_letter
+    return letter, dead
 
 
-def dead(keyspace: Keyspace) -> dict[str, DeadLetter]:
-    return letters(keyspace)
+def parts_of(keyspace: Keyspace) -> list[bytes]:
+    return list(keyspace.client.scan_iter(f"{keyspace.keys.evaluations}:*", count=1000))
 
 
-def test_a_verdict_stands_in_ledger_outbox_and_accounting(keyspace: Keyspace, ledger: Ledger) -> None:
+def due(keyspace: Keyspace) -> list[str]:
+    return [name.decode() for name in keyspace.client.zrange(keyspace.keys.dead_due, 0, -1)]
+
+
+def test_a_verdict_is_in_ledger_outbox_and_accounting_once(keyspace: Keyspace, ledger: Ledger) -> None:
     verdicts = [verdict(number, end) for number, end in enumerate(ENDS)]
     assert ledger.record([FinalVerdict.encode(each, HOUR) for each in verdicts]) == [True] * 4
     assert keyspace.ended() == {each.evaluation_id: each.outcome for each in verdicts}
     assert [msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j")] == verdicts
-    accounting = {
-        "scored": 1,
-        "abstained": 1,
-        "unscored": 2,
-        "unscored:refusal": 1,
-        "unscored:bad_request": 1,
-        "outbox": 4,
-    }
-    assert keyspace.accounting() == accounting
-    assert keyspace.daily_accounting() == accounting
-    least = 2 * 24 * 3600
-    parts = list(keyspace.client.scan_iter(f"{keyspace.keys.evaluations}:*"))
-    assert all(least - 60 < keyspace.client.ttl(part) <= least + 600 for part in parts)
-
-
-def test_recording_a_verdict_again_changes_nothing(keyspace: Keyspace, ledger: Ledger) -> None:
-    ledger.record([FinalVerdict.encode(verdict(1, "scored"), HOUR)])
+    accounting = {"scored": 1, "abstained": 1, "unscored": 2, "outbox": 4}
+    accounting |= {"unscored:refusal": 1, "unscored:bad_request": 1}
+    assert keyspace.accounting() == keyspace.daily_accounting() == accounting
+    least = 2 * DAY_S
+    assert all(least - 60 < keyspace.client.ttl(part) <= least + 600 for part in parts_of(keyspace))
     before = keyspace.everything()
-    assert ledger.record([FinalVerdict.encode(verdict(1, "scored"), HOUR)]) == [False]
-    assert ledger.record([FinalVerdict.encode(verdict(1, "refusal"), HOUR)]) == [False], "the first one stands"
+    assert ledger.record(final(0)) == [False]
+    assert ledger.record(final(0, end="refusal")) == [False], "the first one stays"
+    assert ledger.add_dead_letter([given_up(0)]) == [False], "it never becomes a dead letter"
     assert keyspace.everything() == before
-
-
-def test_a_group_may_hold_old_new_and_the_same_twice(keyspace: Keyspace, ledger: Ledger) -> None:
-    ledger.record([FinalVerdict.encode(verdict(1), HOUR)])
-    finished = [FinalVerdict.encode(verdict(number), HOUR) for number in (0, 1, 2, 2)]
-    assert ledger.record(finished) == [True, False, True, False]
-    assert [entry["evaluation_id"] for entry in keyspace.outbox("j")] == [
-        verdict(number).evaluation_id for number in (1, 0, 2)
-    ]
+    keyspace.next_case("a group may hold old, new and the same twice")
+    ledger.record(final(1))
+    assert ledger.record(final(0, 1, 2, 2)) == [True, False, True, False]
+    ids = [verdict(number).evaluation_id for number in (1, 0, 2)]
+    assert [entry["evaluation_id"] for entry in keyspace.outbox("j")] == ids
     assert keyspace.accounting() == {"scored": 3, "outbox": 3}
 
 
 def test_of_many_threads_with_the_same_verdicts_one_writes_each(keyspace: Keyspace, ledger: Ledger) -> None:
-    finished = [FinalVerdict.encode(verdict(number, end), HOUR) for number, end in enumerate([*ENDS] * 5)]
+    finished = [each for number, end in enumerate([*ENDS] * 5) for each in final(number, end=end)]
     together = threading.Barrier(8)
 
     def write(turn: int) -> list[bool]:
@@ -103,58 +109,39 @@ def test_of_many_threads_with_the_same_verdicts_one_writes_each(keyspace: Keyspa
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(write, range(8)))
     assert [sum(each) for each in zip(*answers, strict=True)] == [1] * 20
-    assert sorted(entry["evaluation_id"] for entry in keyspace.outbox("j")) == sorted(
-        result.evaluation_id for result in finished
-    )
-    assert keyspace.counted("scored", "abstained", "unscored", "outbox") == {
-        "scored": 5,
-        "abstained": 5,
-        "unscored": 10,
-        "outbox": 20,
-    }
+    written = sorted(entry["evaluation_id"] for entry in keyspace.outbox("j"))
+    assert written == sorted(result.evaluation_id for result in finished)
+    counts = {"scored": 5, "abstained": 5, "unscored": 10, "outbox": 20}
+    assert keyspace.counted(*counts) == counts
 
 
-def test_a_dead_letter_holds_all_it_takes_to_try_again(keyspace: Keyspace, ledger: Ledger) -> None:
+def test_a_dead_letter_holds_all_it_takes_to_try_again_and_is_one(keyspace: Keyspace, ledger: Ledger) -> None:
     letter, dead_verdict = given_up(1)
     assert ledger.add_dead_letter([(letter, dead_verdict)]) == [True]
-    assert dead(keyspace) == {letter.evaluation.id: letter}
+    assert letters(keyspace) == {letter.evaluation.id: letter}
     assert keyspace.outbox("d") == [json.loads(msgspec.json.encode(dead_verdict))]
     assert (keyspace.outbox("j"), keyspace.ended()) == ([], {})
     assert keyspace.accounting() == {"dead": 1, "dead:timeout": 1, "outbox": 1}
     ((evaluation_id, given_up_ms),) = keyspace.client.zrange(keyspace.keys.dead_due, 0, -1, withscores=True)
     seconds, _ = keyspace.client.time()
     assert (evaluation_id.decode(), given_up_ms / 1000) == (letter.evaluation.id, pytest.approx(seconds, abs=60))
-
-
-def test_an_evaluation_becomes_a_dead_letter_once(keyspace: Keyspace, ledger: Ledger) -> None:
-    ledger.add_dead_letter([given_up(1)])
     before = keyspace.everything()
     assert ledger.add_dead_letter([given_up(1, "rate_limited"), given_up(1)]) == [False, False]
     assert keyspace.everything() == before
-
-
-def test_an_evaluation_with_a_verdict_never_becomes_a_dead_letter(keyspace: Keyspace, ledger: Ledger) -> None:
-    ledger.record([FinalVerdict.encode(verdict(1), HOUR)])
-    before = keyspace.everything()
-    assert ledger.add_dead_letter([given_up(1)]) == [False]
-    assert keyspace.everything() == before
-
-
-def test_a_verdict_that_comes_after_all_ends_a_dead_letter(keyspace: Keyspace, ledger: Ledger) -> None:
+    keyspace.next_case("a verdict that comes after all ends it")
     misleading = make_trace(1, output='"reason":"refusal"', tool_calls=[ToolCall("find", {"reason": "refusal"})])
     letter, dead_verdict = given_up(1, "rate_limited")
     letter = msgspec.structs.replace(letter, item=Item(misleading, letter.item.evaluations))
     ledger.add_dead_letter([(letter, dead_verdict), given_up(2)])
-    assert ledger.record([FinalVerdict.encode(verdict(1), HOUR)]) == [True]
-    assert (dead(keyspace).keys(), keyspace.ended().keys()) == ({verdict(2).evaluation_id}, {verdict(1).evaluation_id})
-    assert keyspace.client.zrange(keyspace.keys.dead_due, 0, -1) == [verdict(2).evaluation_id.encode()]
-    assert keyspace.accounting() == {
-        "scored": 1, "dead": 1, "dead:rate_limited": 0, "dead:timeout": 1, "outbox": 3,
-    }  # fmt: skip
+    assert ledger.record(final(1)) == [True]
+    first, second = (verdict(number).evaluation_id for number in (1, 2))
+    assert ([*letters(keyspace)], due(keyspace), [*keyspace.ended()]) == ([second], [second], [first])
+    counts = {"scored": 1, "dead": 1, "dead:rate_limited": 0, "dead:timeout": 1, "outbox": 3}
+    assert keyspace.accounting() == counts
 
 
 def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger) -> None:
-    ledger.record([FinalVerdict.encode(verdict(1), HOUR)])
+    ledger.record(final(1))
     ledger.add_dead_letter([given_up(2)])
     ids = [verdict(number).evaluation_id for number in range(4)]
 
@@ -180,39 +167,84 @@ def test_an_evaluation_ends_once_in_any_order_of_calls(
     new = 0
     for step, numbers in steps:
         if step == "record":
-            new += sum(ledger.record([FinalVerdict.encode(verdict(number, ends[number]), HOUR) for number in numbers]))
+            new += sum(ledger.record([each for number in numbers for each in final(number, end=ends[number])]))
         else:
             new += sum(ledger.add_dead_letter([given_up(number) for number in numbers]))
     touched = {verdict(number).evaluation_id for _, numbers in steps for number in numbers}
-    written, dead_letters, verdicts, dead_verdicts = (
-        keyspace.ended(),
-        dead(keyspace),
-        keyspace.outbox("j"),
-        keyspace.outbox("d"),
-    )
-    assert sorted([*written, *dead_letters]) == sorted(touched)
+    written, dead = keyspace.ended(), letters(keyspace)
+    verdicts, dead_verdicts = keyspace.outbox("j"), keyspace.outbox("d")
+    assert sorted([*written, *dead]) == sorted(touched)
     assert sorted(entry["evaluation_id"] for entry in verdicts) == sorted(written)
     assert written == {entry["evaluation_id"]: entry["outcome"] for entry in verdicts}
-    assert dead_letters.keys() <= {entry["evaluation_id"] for entry in dead_verdicts}
+    assert dead.keys() <= {entry["evaluation_id"] for entry in dead_verdicts}
     assert new == len(verdicts) + len(dead_verdicts)
     reasons = Counter(entry["reason"] for entry in verdicts if entry.get("reason"))
-    assert keyspace.counted(*COUNTS) == {
-        **{outcome: list(written.values()).count(outcome) for outcome in ("scored", "abstained", "unscored")},
-        **{f"unscored:{reason}": reasons[reason] for reason in ("refusal", "bad_request")},
-        "dead": len(dead_letters),
-        "dead:timeout": len(dead_letters),
-        "outbox": new,
-    }
-    assert {each.decode() for each in keyspace.client.zrange(keyspace.keys.dead_due, 0, -1)} == dead_letters.keys()
+    counts = {outcome: list(written.values()).count(outcome) for outcome in ("scored", "abstained", "unscored")}
+    counts |= {f"unscored:{reason}": reasons[reason] for reason in ("refusal", "bad_request")}
+    counts |= {"dead": len(dead), "dead:timeout": len(dead), "outbox": new}
+    assert keyspace.counted(*counts) == counts
+    assert set(due(keyspace)) == dead.keys()
 
 
 def test_a_full_part_of_the_ledger_lives_as_long_as_those_behind_it(keyspace: Keyspace, ledger: Ledger) -> None:
-    """A short part that expired first hid what stood in the longer ones, and an evaluation was judged again."""
-    names = [f"ab{number:030x}" for number in range(101)]
-    verdicts = [make_verdict(evaluation_id=name) for name in names]
+    """A short part that expired first hid what was in the longer ones, and an evaluation was judged again."""
+    verdicts = [make_verdict(evaluation_id=f"ab{number:030x}") for number in range(101)]
     assert all(ledger.record([FinalVerdict.encode(each, HOUR) for each in verdicts[:100]]))
     short, longer = (f"{keyspace.keys.evaluations}:{HOUR}:{digits}" for digits in ("ab", "ab0"))
     keyspace.client.expire(short, 60)
     assert ledger.record([FinalVerdict.encode(verdicts[100], HOUR)]) == [True]
     assert (keyspace.client.hlen(short), keyspace.client.hlen(longer)) == (100, 1)
     assert keyspace.client.ttl(short) >= keyspace.client.ttl(longer) > 3600
+
+
+def test_the_same_publication_is_a_duplicate_hours_later(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = f"{keyspace.prefix}:test-clock"
+    use_script_time(monkeypatch, keyspace, f"redis.call('GET', '{clock}')")
+    chosen = IngestHarness(keyspace, rules=RULES)
+    times = ({"ended_at": NOW_S + 1799.5}, {"started_at": NOW_S - 7200.0}, {}, {"ended_at": 1e300})
+    for fields in times:
+        keyspace.next_case(str(fields))
+        for number, hours in enumerate((0, 1, 5, 23)):
+            at_s = NOW_S + 1800 + hours * HOUR_S
+            keyspace.client.set(clock, at_s)
+            for place in (1, 2, 3):
+                entry = {"v": "1", "t": encoded(make_trace(place, **fields))}
+                keyspace.client.xadd(keyspace.keys.traces, entry, id=f"{at_s * 1000}-{place}")
+            chosen.process()
+            counts = keyspace.counted("sampled", "duplicate", "chosen")
+            assert counts == {"sampled": 3, "duplicate": 3 * number, "chosen": 3}, f"{hours} h later"
+            if number:
+                replayed = Replays(keyspace, rules=RULES).make()
+                assert (replayed["already_judged"], replayed.get("chosen", 0)) == (3 * (number + 1), 0)
+
+
+def test_the_period_is_a_matter_of_the_trace_alone_or_of_its_entry() -> None:
+    def period(entry_ms: int, **times: float) -> str:
+        return period_of(TraceEntry(f"{entry_ms}-0", None, make_trace(1, **times), b"{}"))
+
+    noon = 1_800_014_400
+    assert period(1, started_at=noon - 7200.0, ended_at=noon + 0.5) == str(noon // HOUR_S)
+    assert period(1, started_at=noon - 0.5) == str(noon // HOUR_S - 1)
+    for unusable in (0.0, -1.0, 946_684_799.9, 4_102_444_800.0, 1e300):
+        assert period(noon * 1000, ended_at=unusable) == f"d{noon // DAY_S}", unusable
+
+
+def test_a_part_that_is_full_goes_on_in_smaller_ones_that_stay_compact(keyspace: Keyspace) -> None:
+    """All is found again, in what encoding Redis keeps cheap, and nothing outlives its time."""
+    chosen, ended_at = IngestHarness(keyspace, rules=RULES), time.time()
+    for first in range(0, 30_000, 3_000):
+        with keyspace.client.pipeline(transaction=False) as pipe:
+            for number in range(first, first + 3_000):
+                pipe.xadd(keyspace.keys.traces, {"v": "1", "t": encoded(make_trace(number, ended_at=ended_at))})
+            pipe.execute()
+        chosen.process()
+    parts = parts_of(keyspace)
+    assert {len(part.rpartition(b":")[2]) for part in parts} == {2, 3}
+    assert len(keyspace.ledger()) == keyspace.accounting()["chosen"] == 30_000
+    assert {keyspace.client.object("encoding", part) for part in parts} <= {b"listpack", b"ziplist"}
+    assert min(map(keyspace.client.ttl, parts)) > 0
+    chosen.process(keyspace.client.xrange(keyspace.keys.traces, count=1))
+    for number in (29_999, 0):
+        keyspace.add(make_trace(number, ended_at=ended_at))
+    chosen.process()
+    assert (keyspace.accounting()["duplicate"], keyspace.pending()) == (2, 0)

@@ -1,26 +1,39 @@
-"""Notifications leave in a thread of their own: one for all that came together, and never more than the bound."""
+"""Notifications leave in a thread of their own: one for all that came together, and never more than the bound.
+
+What Celery's consumer lets through: notifications as we send them, and nothing else.
+"""
 
 import base64
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 from celery import Celery
+from kombu import Connection
 from kombu.exceptions import OperationalError
+from kombu.message import Message
 from redis import Redis
 from structlog.testing import capture_logs
 from support.ports import free_port
 from support.processes import wait_until
 from support.stage_parts import Keyspace, settings_of
+from support.tables import as_bytes, read_table
 
+from worker.celery import _is_notification
 from worker.core.config.settings import Settings
 from worker.core.queue import notify
 from worker.core.queue.batch import fresh_id
-from worker.core.queue.notify import BrokerSender, Notifier
+from worker.core.queue.notify import MESSAGE_VERSION, PARTITION_VERSION, TASK, BrokerSender, Notifier
 from worker.core.telemetry.health import Heartbeat
 
 MODELS = ("gpt", "majority(a,b)", "mean(a,b)")
+OURS = {"v": MESSAGE_VERSION, "model": "gpt-6-luna"}
+NAMED = {**OURS, "v": PARTITION_VERSION, "partition": 2}
+REST = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+HEADS = {"task": TASK, "id": "6f1c", "eta": None, "expires": None, "retries": 0, "timelimit": [None, None]}
 
 
 class Sent:
@@ -54,56 +67,50 @@ def notifier(keyspace: Keyspace, sent: Sent, monkeypatch: pytest.MonkeyPatch) ->
     return Notifier(keyspace.store, sent.send, MODELS)
 
 
-def test_batches_of_one_read_send_one_notification_for_each_queue(
-    keyspace: Keyspace, notifier: Notifier, sent: Sent
+def test_one_notification_leaves_for_each_queue_within_the_bound(
+    keyspace: Keyspace, notifier: Notifier, sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [fresh_id(name, float(number)) for number in range(3) for name in MODELS]
     notifier.notify_batches(ids)
     notifier.run_once()
     assert sorted(sent.labels) == [("gpt", 2), ("panel", 2)], "all panels share a queue"
     keyspace.client.zadd(keyspace.keys.ready("gpt"), {ids[0]: 1})
-    notified = notifier.ready_labels()
-    assert notified == {"gpt"}
-    notifier.notify_batches(ids, notified)
+    assert notifier.ready_labels() == {"gpt"}
+    notifier.notify_batches(ids, notifier.ready_labels())
     notifier.run_once()
     assert sent.labels[2:] == [("panel", 2)], "batches of the other were ready before"
-
-
-def test_the_bound_is_two_for_each_worker_that_judges_and_the_sweepers_own(
-    keyspace: Keyspace, notifier: Notifier, sent: Sent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # The bound is two for each worker that judges, and the sweepers' own.
     monkeypatch.setattr(notify, "_COUNT_WORKERS_S", 0.0)
     for roles in ({"judge": True}, {"judge": False, "ingest": True}, {"judge": True}, {"ingest": True}):
         Heartbeat(keyspace.store).beat(roles)
     notifier.notify("gpt", 1)
     notifier.run_once()
-    assert (notifier.workers, sent.labels) == (3, [("gpt", 1)])
-    notifier.notify("gpt", 1)
-    notifier.notify("gpt")
-    notifier.notify("gpt", 1)
+    assert (notifier.workers, sent.labels[3:]) == (3, [("gpt", 1)])
+    for bound in ((1,), (), (1,)):
+        notifier.notify("gpt", *bound)
     notifier.run_once()
-    assert sent.labels[1:] == [("gpt", 6)]
+    assert sent.labels[4:] == [("gpt", 6)]
 
 
-@pytest.mark.parametrize("failure", [OperationalError("s3cret"), ConnectionRefusedError("s3cret"), TimeoutError()])
-def test_an_outage_of_the_broker_loses_notifications_and_logs_one_line(
-    notifier: Notifier, sent: Sent, failure: Exception
-) -> None:
-    sent.failure = failure
-    with capture_logs() as logged:
-        for _ in range(3):
-            for label in "abcd":
-                notifier.notify(label)
+def test_an_outage_of_the_broker_loses_notifications_and_logs_one_line(notifier: Notifier, sent: Sent) -> None:
+    failures = (OperationalError("s3cret"), ConnectionRefusedError("s3cret"), TimeoutError())
+    for dropped, failure in zip((12, 24, 36), failures, strict=True):
+        sent.failure = failure
+        sent.labels.clear()
+        with capture_logs() as logged:
+            for _ in range(3):
+                for label in "abcd":
+                    notifier.notify(label)
+                notifier.run_once()
+            assert notifier.dropped == dropped
+            sent.failure = None
+            notifier.notify("again")
             notifier.run_once()
-        assert notifier.dropped == 12
-        sent.failure = None
-        notifier.notify("again")
-        notifier.run_once()
-    assert sent.labels == [("again", 2)]
-    assert [(line["event"], line.get("error"), line.get("dropped")) for line in logged] == [
-        ("notifications lost, judging waits for the broker", type(failure).__name__, None),
-        ("notifications resumed", None, 12),
-    ]
+        assert sent.labels == [("again", 2)]
+        name = type(failure).__name__
+        lines = [(line["event"], line.get("error"), line.get("dropped")) for line in logged]
+        lost = ("notifications lost, judging waits for the broker", name, None)
+        assert lines == [lost, ("notifications resumed", None, dropped)], name
 
 
 def test_a_hanging_broker_blocks_neither_notify_nor_stop(notifier: Notifier, sent: Sent) -> None:
@@ -118,63 +125,70 @@ def test_a_hanging_broker_blocks_neither_notify_nor_stop(notifier: Notifier, sen
     assert notifier.stop(60)
 
 
-@pytest.fixture
-def settings(keyspace: Keyspace) -> Settings:
-    return settings_of(keyspace)
+@contextmanager
+def sender(url: str, settings: Settings, client: Redis) -> Iterator[tuple[Celery, BrokerSender]]:
+    """Make a sender, and delete what it leaves in the broker at the end."""
+    with closing(Celery("tests", broker=url, set_as_current=False)) as app:
+        app.conf.broker_transport_options = {"priority_steps": [0]}
+        with closing(BrokerSender(app, settings)) as broker:
+            yield app, broker
+    client.delete(settings.queue("gpt"), f"_kombu.binding.{settings.prefix}.judge")
 
 
-@pytest.fixture
-def broker(redis_url: str, settings: Settings) -> Iterator[BrokerSender]:
-    app = Celery("tests", broker=redis_url, set_as_current=False)
-    app.conf.broker_transport_options = {"priority_steps": [0]}
-    broker = BrokerSender(app, settings)
-    yield broker
-    broker.close()
-    app.close()
-
-
-def test_a_queue_is_never_filled_beyond_its_bound(
-    broker: BrokerSender, settings: Settings, keyspace: Keyspace, redis: Redis
-) -> None:
+def test_a_queue_holds_as_many_as_bound_for_each_partition(redis_url: str, keyspace: Keyspace, redis: Redis) -> None:
+    settings = settings_of(keyspace)
     queue = settings.queue("gpt")
-    lengths = []
-    for at_most in (1, 1, 2, 2, 4, 3, 4):
-        broker.send(0, "gpt", at_most)
-        lengths.append(redis.llen(queue))
-    assert lengths == [1, 1, 2, 2, 3, 3, 4]
-    assert b'"gpt"' not in redis.lindex(queue, 0), "the body is encoded"
-    keyspace.client.delete(queue, f"_kombu.binding.{settings.prefix}.judge")
-
-
-def test_a_message_names_its_partition_and_the_queue_holds_some_for_each(
-    redis_url: str, keyspace: Keyspace, redis: Redis
-) -> None:
-    settings = settings_of(keyspace, redis_url="redis+cluster://a", partitions=3)
-    app = Celery("tests", broker=redis_url, set_as_current=False)
-    app.conf.broker_transport_options = {"priority_steps": [0]}
-    broker = BrokerSender(app, settings)
-    queue = settings.queue("gpt")
-    lengths = []
-    for partition in (2, 0) * 3:
-        broker.send(partition, "gpt", 1)
-        lengths.append(redis.llen(queue))
-    bodies = [json.loads(base64.b64decode(json.loads(raw)["body"]))[1] for raw in redis.lrange(queue, 0, -1)]
-    broker.close()
-    app.close()
-    keyspace.client.delete(queue, f"_kombu.binding.{settings.prefix}.judge")
+    with sender(redis_url, settings, redis) as (_, broker):
+        lengths = []
+        for at_most in (1, 1, 2, 2, 4, 3, 4):
+            broker.send(0, "gpt", at_most)
+            lengths.append(redis.llen(queue))
+        assert lengths == [1, 1, 2, 2, 3, 3, 4]
+        assert b'"gpt"' not in redis.lindex(queue, 0), "the body is encoded"
+    with sender(redis_url, settings_of(keyspace, redis_url="redis+cluster://a", partitions=3), redis) as (_, broker):
+        lengths = []
+        for partition in (2, 0) * 3:
+            broker.send(partition, "gpt", 1)
+            lengths.append(redis.llen(queue))
+        bodies = [json.loads(base64.b64decode(json.loads(raw)["body"]))[1] for raw in redis.lrange(queue, 0, -1)]
     assert lengths == [1, 2, 3, 3, 3, 3], "one for each partition"
     assert bodies[::-1] == [{"v": 3, "partition": partition, "model": "gpt"} for partition in (2, 0, 2)]
 
 
-def test_a_broker_that_is_away_is_connected_to_anew(keyspace: Keyspace, settings: Settings) -> None:
-    app = Celery("tests", broker=f"redis://127.0.0.1:{free_port()}/0", set_as_current=False)
-    broker = BrokerSender(app, settings)
-    with pytest.raises(Exception, match=r"."):
+def test_a_broker_that_is_away_is_connected_to_anew(redis_url: str, keyspace: Keyspace, redis: Redis) -> None:
+    settings = settings_of(keyspace)
+    with sender(f"redis://127.0.0.1:{free_port()}/0", settings, redis) as (app, broker):
+        with pytest.raises(Exception, match=r"."):
+            broker.send(0, "gpt", 1)
+        app.conf.broker_url = app.conf.broker_write_url = redis_url
         broker.send(0, "gpt", 1)
-    app.conf.broker_url = keyspace.url
-    app.conf.broker_write_url = keyspace.url
-    broker.send(0, "gpt", 1)
-    assert keyspace.client.llen(settings.queue("gpt")) == 1
-    broker.close()
+        assert redis.llen(settings.queue("gpt")) == 1
+
+
+def message(body: object = None, *, raw: bytes | None = None, heads: object = HEADS, **fields: Any) -> Message:
+    encoded = json.dumps([[], OURS, REST] if body is None else body).encode()
+    kind = {"content_type": "application/json", "content_encoding": "utf-8"}
+    return Message(encoded if raw is None else raw, headers=heads, **{**kind, **fields})
+
+
+def test_our_own_messages_alone_are_notifications(redis: Redis, redis_url: str, prefix: str) -> None:
+    app = Celery("tests", broker=redis_url, set_as_current=False)
+    app.send_task(TASK, kwargs=OURS, ignore_result=True, queue=f"{prefix}-queue")
+    with Connection(redis_url) as connection:
+        taken = connection.default_channel.basic_get(f"{prefix}-queue", no_ack=True)
     app.close()
-    keyspace.client.delete(settings.queue("gpt"), f"_kombu.binding.{settings.prefix}.judge")
+    redis.delete(f"_kombu.binding.{prefix}-queue")
+    for own in (taken, message(), message([[], NAMED, REST])):
+        assert _is_notification(own)
+    others = read_table(__file__, "messages")
+    for name, row in others.items():
+        fields = {key: row[key] for key in ("content_type", "content_encoding") if key in row}
+        heads = row.get("all_heads", HEADS | row.get("heads", {}))
+        body = [row.get("args", []), row.get("kwargs", OURS | row.get("changed", {})), REST | row.get("rest", {})]
+        raw = as_bytes(row["raw"]) if "raw" in row else None
+        assert not _is_notification(message(row.get("body", body), raw=raw, heads=heads, **fields)), name
+    without = {key: value for key, value in NAMED.items() if key != "partition"}
+    assert not _is_notification(message([[], without, REST])), "no partition in version 3"
+    assert not _is_notification(message([[], {**NAMED, "v": MESSAGE_VERSION}, REST])), "a partition in version 2"
+    for partition in (-1, 64):
+        assert not _is_notification(message([[], {**NAMED, "partition": partition}, REST])), partition

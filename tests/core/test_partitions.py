@@ -3,6 +3,7 @@
 import re
 import time
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from support.processes import free_port
@@ -45,51 +46,47 @@ class Monitored:
         return sum(bucket.sums.total.judgements for of_series in buckets for bucket in of_series)
 
 
-def verdicts(keyspace: Keyspace, numbers: range) -> None:
-    score = Score("safety", 1.0, passed=True)
-    keyspace.send(*(make_verdict(number, outcome="scored", scores=(score,)) for number in numbers))
+def send(keyspace: Keyspace, first: int, count: int) -> None:
+    scores = (Score("safety", 1.0, passed=True),)
+    keyspace.send(*(make_verdict(first + number, outcome="scored", scores=scores) for number in range(count)))
 
 
 def test_the_sums_hold_each_verdict_of_every_partition_once(keyspaces: list[Keyspace]) -> None:
+    def lags() -> list[int]:
+        return [keyspace.measure(groups=(MONITOR_GROUP,)).outbox[MONITOR_GROUP].lag for keyspace in keyspaces]
+
     first, second = Monitored(keyspaces), Monitored(keyspaces)
     for number, keyspace in enumerate(keyspaces):
-        verdicts(keyspace, range(100 * number, 100 * number + 20 + number))
+        send(keyspace, 100 * number, 20 + number)
     first.turn()
-    assert first.judgements() == 20 + 21 + 22
-    groups = (MONITOR_GROUP,)
-    assert [keyspace.measure(groups=groups).outbox[MONITOR_GROUP].lag for keyspace in keyspaces] == [0, 0, 0]
+    assert (first.judgements(), lags()) == (20 + 21 + 22, [0, 0, 0])
     # A worker that was stopped in between adds what another one has added meanwhile.
-    reader = first.readers[0]
+    reader, last = first.readers[0], second.readers[1]
     position = reader.after_id
-    verdicts(keyspaces[1], range(300, 310))
+    send(keyspaces[1], 300, 10)
     second.sums.is_active = True
     second.readers[0].run_once()
-    assert first.judgements() == 73
-    assert reader.after_id == position
+    assert (first.judgements(), reader.after_id) == (73, position)
     reader.run_once()
     assert (first.judgements(), reader.after_id) == (73, None), "the position has moved, so that nothing is added"
     reader.run_once()
     assert reader.after_id == second.readers[0].after_id
     # The group of a worker that ended after adding does not lag for ever.
-    verdicts(keyspaces[2], range(400, 405))
-    pass_group, second.readers[1].pass_group = second.readers[1].pass_group, lambda _: None
-    second.readers[1].run_once()
-    assert keyspaces[2].measure(groups=groups).outbox[MONITOR_GROUP].lag == 5
-    second.readers[1].after_id, second.readers[1].pass_group = None, pass_group
-    second.readers[1].run_once()
-    assert keyspaces[2].measure(groups=groups).outbox[MONITOR_GROUP].lag == 0
-    assert first.judgements() == 78
-    counts = [keyspace.accounting()[f"exported:{MONITOR_GROUP}"] for keyspace in keyspaces]
-    assert counts == [20, 31, 27]
+    send(keyspaces[2], 400, 5)
+    pass_group, last.pass_group = last.pass_group, lambda _: None
+    last.run_once()
+    assert lags()[2] == 5
+    last.after_id, last.pass_group = None, pass_group
+    last.run_once()
+    assert (lags()[2], first.judgements()) == (0, 78)
+    assert [keyspace.accounting()[f"exported:{MONITOR_GROUP}"] for keyspace in keyspaces] == [20, 31, 27]
 
 
-def test_detection_waits_for_the_outbox_that_is_furthest_behind_and_not_for_one_that_is_away(
-    keyspaces: list[Keyspace],
-) -> None:
+def test_detection_waits_for_the_furthest_outbox_and_not_for_one_that_is_away(keyspaces: list[Keyspace]) -> None:
     Monitored(keyspaces).turn()
     store, now = keyspaces[0].store, time.time() + 100
     assert read_horizon(store, now) == now
-    verdicts(keyspaces[2], range(1))
+    send(keyspaces[2], 0, 1)
     assert read_horizon(store, now) < now
     keyspaces[2].store.is_away = True
     assert read_horizon(store, now) == now
@@ -99,26 +96,23 @@ def test_a_search_for_labelled_traces_leaves_out_a_partition_that_goes_away(
     keyspaces: list[Keyspace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, keyspace in enumerate(keyspaces):
-        verdicts(keyspace, range(10 * number, 10 * number + 5))
+        send(keyspace, 10 * number, 5)
     store = keyspaces[0].store
-    write_labels(
-        store, [Label(f"{number + 1:032x}", "safety", "safety", passed=True, drawn=1.0) for number in range(30)]
-    )
+    labels = [Label(f"{number + 1:032x}", "safety", "safety", passed=True, drawn=1.0) for number in range(30)]
+    write_labels(store, labels)
     matcher = OutboxMatcher(store)
 
     def labelled() -> list[int]:
+        while matcher.step():
+            pass
         return sorted(int(label.label.trace_id, 16) - 1 for label in read_labels(store) if label.verdicts)
 
     with monkeypatch.context() as away:
         away.setattr(keyspaces[1].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
-        while matcher.step():
-            pass
-    assert (labelled(), matcher.seen) == ([*range(5), *range(20, 25)], 10)
+        assert (labelled(), matcher.seen) == ([*range(5), *range(20, 25)], 10)
     # The next round reads what has come on each of them, and all of the one that is back.
     for number, keyspace in enumerate(keyspaces):
-        verdicts(keyspace, range(10 * number + 5, 10 * number + 7))
-    while matcher.step():
-        pass
+        send(keyspace, 10 * number + 5, 2)
     assert (labelled(), matcher.seen) == ([*range(7), *range(10, 17), *range(20, 27)], 21)
 
 
@@ -148,28 +142,14 @@ def test_gauges_are_the_sums_over_partitions_and_name_one_that_is_away(keyspaces
     metrics = Metrics(settings)
     gauges = BacklogGauges(settings, metrics)
     for partition in range(2):
-        backlog = Backlog(
-            Position(10 + partition, 1, 1000.0 * partition),
-            100,
-            5,
-            2,
-            3,
-            0,
-            outbox={"metrics": Position(4, 0, 0.0)},
-            bytes={"traces": 7},
-        )
+        traces, outbox = Position(10 + partition, 1, 1000.0 * partition), {"metrics": Position(4, 0, 0.0)}
+        backlog = Backlog(traces, 100, 5, 2, 3, 0, outbox=outbox, bytes={"traces": 7})
         gauges.update(partition, backlog, Memory(50 + partition, 1000 - 900 * partition))
     gauges.report_away(1)
     backlog = samples(metrics)
-    named = (
-        "stream_lag",
-        "stream_capacity",
-        "stream_oldest_seconds",
-        "batches_waiting",
-        "batches_parked",
-        "dead_letters",
-    )
-    assert [backlog[name,] for name in named] == [21, 200, 1, 6, 4, 6]
+    sums = {"stream_lag": 21, "stream_capacity": 200, "stream_oldest_seconds": 1, "batches_waiting": 6}
+    sums |= {"batches_parked": 4, "dead_letters": 6}
+    assert {name: backlog[name,] for name in sums} == sums
     assert backlog["outbox_lag", "exporter=metrics"] == 8
     assert backlog["stored_max_bytes", "what=traces"] == 2 * settings.max_stream_bytes
     assert (backlog["partition_up", "partition=0"], ("partition_up", "partition=1") in backlog) == (1, False)
@@ -193,29 +173,19 @@ def test_another_number_of_partitions_is_refused(keyspaces: list[Keyspace]) -> N
         with pytest.raises(StoreError, match=r"there are 3 partitions by .*, and 2 configured; set partitions to 3"):
             first.make_group(first.keys.traces, INGEST_GROUP)
         further.make_group(further.keys.traces, INGEST_GROUP)
-
-
-def test_a_store_knows_that_it_is_away() -> None:
     with closing(Store(f"redis://127.0.0.1:{free_port()}/0", Keys("t"))) as away:
         with pytest.raises(StoreError):
             away.now_ms()
-        assert away.is_away
-
-
-class _Thread:
-    """A thread of a role, in the state that a test sets."""
-
-    def __init__(self) -> None:
-        self.pulse = Pulse(0.0)
+        assert away.is_away, "a store knows it"
 
 
 def test_a_role_is_ready_while_one_partition_lets_it_make_progress() -> None:
     now = [0.0]
     readiness = Readiness(clock=lambda: now[0])
-    threads = [_Thread(), _Thread()]
+    threads = [SimpleNamespace(pulse=Pulse(0.0)) for _ in range(3)]
+    loop = threads.pop()
     for partition, thread in enumerate(threads):
         readiness.watch("ingest", "ingest", thread, partition)
-    loop = _Thread()
     readiness.watch("event-loop", "ingest", loop, None)
     threads[0].pulse = Pulse(0.0, blocked_by="Redis does not answer", blocked_since=0.0)
     now[0] = 20.0

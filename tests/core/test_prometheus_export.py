@@ -1,20 +1,38 @@
-"""The metrics exporter on a real outbox: each verdict counts once, whoever reads it, dies over it or cannot read it."""
+"""Exporters on a real outbox: each verdict counts once, whoever reads it, dies over it or cannot read it.
 
-import math
+A further exporter is one file and one row: the outbox, its thread, the gauges and the doctor know it by that.
+"""
+
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import MagicMock
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 from prometheus_client.openmetrics.exposition import generate_latest
-from support.scrape import parse
-from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
+from support.scrape import Scrape, parse
+from support.stage_parts import InstantEvent, Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from judges.core.verdict import Score, Verdict
+from worker.base.doctor.command import diagnose
+from worker.base.doctor.finding import Check, ok
+from worker.cli import cli
+from worker.core import features
+from worker.core.config.settings import Settings
+from worker.core.export import consumer as outbox
+from worker.core.export.consumer import ExportConsumer
 from worker.core.export.prometheus import PrometheusExporter
+from worker.core.features import ExporterSpec, Feature, installed
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.runtime.runtime import Runtime
 from worker.core.telemetry.metrics import Metrics
 
-SERIES = ("environment=prod", "judge=safety", "judge_model=lexical")
+SERIES = ("environment=prod", "judge=safety", "judge_model=lexical", "service=shop", "version=01234567")
 GROUP = "metrics"
+DEADLINE_S = 60.0
 pytestmark = pytest.mark.usefixtures("_short_reads")
 
 
@@ -27,12 +45,15 @@ class Counting:
         self.exporter.stale_ms = 0
         self.exporter.gather_s = 0.0
         self.exporter.prepare()
+        self._keyspace = keyspace
 
-    def turn(self, count: int | None = None) -> None:
-        """Read once; claim first, as it is done every few seconds."""
+    def turn(self, *sent: Verdict, count: int | None = None) -> None:
+        """Send verdicts and read once; claim first, as it is done every few seconds."""
+        if sent:
+            self._keyspace.send(*sent)
         if count is not None:
             self.exporter.read_count = count
-        self.exporter._next_claim = 0.0
+        self.exporter._next_claim = 0.0  # the time of the next claim has no setter
         self.exporter.run_once()
 
     @property
@@ -47,11 +68,14 @@ class Counting:
     def dropped(self) -> float:
         return sum(select_metrics(self.counted, "export_dropped_total").values())
 
+    @property
+    def page(self) -> Scrape:
+        return parse(generate_latest(self.metrics.registry).decode())
+
 
 def scored(number: int, value: float = 1.0, *, passed: bool | None = True, **fields: Any) -> Verdict:
-    return make_verdict(
-        number, outcome="scored", environment="prod", scores=(Score("safety", value, passed=passed),), **fields
-    )
+    scores = (Score("safety", value, passed=passed),)
+    return make_verdict(number, outcome="scored", environment="prod", scores=scores, **fields)
 
 
 def unscored(number: int, reason: str = "refusal", **fields: Any) -> Verdict:
@@ -59,211 +83,222 @@ def unscored(number: int, reason: str = "refusal", **fields: Any) -> Verdict:
 
 
 def labels(*own: str) -> tuple[str, ...]:
-    return tuple(sorted((*SERIES, *own, "service=shop", "version=01234567")))
+    return tuple(sorted((*SERIES, *own)))
+
+
+def pending(keyspace: Keyspace) -> int:
+    return keyspace.pending(GROUP, keyspace.keys.verdicts)
 
 
 def test_every_outcome_is_counted_under_its_series(keyspace: Keyspace) -> None:
     worker = Counting(keyspace)
-    keyspace.send(
+    keyspace.send(unscored(5, "timeout"), kind="d")
+    worker.turn(
         scored(0, 1.0, weight=4.0, trace_ended_at=1_700_000_000.0),
         scored(1, 0.25, passed=False, weight=4.0),
         scored(2, 0.75, passed=None),
         make_verdict(3, environment="prod"),
         unscored(4, weight=2.0),
     )
-    keyspace.send(unscored(5, "timeout"), kind="d")
-    worker.turn()
-
-    def ended(outcome: str) -> tuple[str, ...]:
-        return labels("metric=safety", f"outcome={outcome}")
-
     weights = {"pass": 4.0, "fail": 4.0, "unrated": 1.0, "abstained": 1.0, "unscored": 2.0}
-    rated = labels("metric=safety")
-    ages = (1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600, 21600, math.inf)
+    by_outcome = {labels("metric=safety", f"outcome={outcome}"): weight for outcome, weight in weights.items()}
+    ages = ("1.0", "2.5", "5.0", "10.0", "30.0", "60.0", "120.0", "300.0", "900.0", "3600.0", "21600.0", "+Inf")
     assert worker.counted == {
-        **{("verdicts_total", *ended(outcome)): 1 for outcome in weights},
-        **{("verdict_weight_total", *ended(outcome)): weight for outcome, weight in weights.items()},
-        **{("verdict_weight_squared_total", *ended(outcome)): weight**2 for outcome, weight in weights.items()},
-        ("score_weighted_total", *rated): 4 * 1 + 4 * 0.25 + 0.75,
+        **{("verdicts_total", *names): 1 for names in by_outcome},
+        **{("verdict_weight_total", *names): weight for names, weight in by_outcome.items()},
+        **{("verdict_weight_squared_total", *names): weight**2 for names, weight in by_outcome.items()},
+        ("score_weighted_total", *labels("metric=safety")): 4 * 1 + 4 * 0.25 + 0.75,
         ("unscored_total", *labels("reason=refusal")): 1,
         ("unscored_total", *labels("reason=timeout")): 1,
         ("score_age_seconds_count", "service=shop"): 1,
         ("score_age_seconds_sum", "service=shop"): 0.75,
-        **{("score_age_seconds_bucket", *at(age, ("service=shop",))): 1 for age in ages},
+        **{("score_age_seconds_bucket", f"le={age}", "service=shop"): 1 for age in ages},
     }
 
 
-def at(step: float, others: tuple[str, ...]) -> tuple[str, ...]:
-    """Name a histogram's bucket."""
-    return tuple(sorted((*others, "le=+Inf" if math.isinf(step) else f"le={float(step)}")))
-
-
-def test_outcomes_that_did_not_come_are_there_at_zero(keyspace: Keyspace) -> None:
-    worker = Counting(keyspace)
-    keyspace.send(scored(0))
-    worker.turn()
-    page = parse(generate_latest(worker.metrics.registry).decode())
-    outcomes = {sample.labels["outcome"]: sample.value for sample in page.samples("tracejudge_verdicts_total")}
-    assert outcomes == {"pass": 1, "fail": 0, "unrated": 0, "abstained": 0, "unscored": 0}
-
-
-@pytest.mark.parametrize(
-    ("ids", "expected"),
-    [
-        ({"trace_id": "ab" * 16, "span_id": "cd" * 8}, {"trace_id": "ab" * 16, "span_id": "cd" * 8}),
-        ({"trace_id": "ab" * 16, "span_id": None}, {"trace_id": "ab" * 16}),
-        ({"trace_id": "ab" * 16, "span_id": "number 7"}, {"trace_id": "ab" * 16}),
-        ({"trace_id": "t" * 128, "span_id": "cd" * 8}, None),
-    ],
-    ids=["both", "no span", "foreign span", "foreign trace"],
-)
-def test_a_failure_points_to_its_trace(
-    keyspace: Keyspace, ids: dict[str, str], expected: dict[str, str] | None
-) -> None:
-    worker = Counting(keyspace)
-    keyspace.send(scored(0, 0.0, passed=False, **ids), scored(1, 1.0, **ids))
-    worker.turn()
-    page = parse(generate_latest(worker.metrics.registry).decode())
-    exemplars = [exemplar.labels for exemplar in page.exemplars("tracejudge_verdicts_total")]
-    assert exemplars == ([expected] if expected else [])
-
-
-def test_only_live_traffic_feeds_the_series(keyspace: Keyspace) -> None:
-    worker = Counting(keyspace)
-    keyspace.send(scored(0, origin="replay"), unscored(1, origin="late_feedback"))
-    worker.turn()
-    late = ("late_feedback_verdicts_total", "judge=safety", "metric=safety", "outcome=unscored", "service=shop")
-    assert worker.counted == {late: 1}
-    assert keyspace.pending(GROUP, keyspace.keys.verdicts) == 0
-
-
-def test_of_several_metrics_each_counts_for_itself(keyspace: Keyspace) -> None:
-    worker = Counting(keyspace)
-    both = {"metrics": ("a", "b")}
-    keyspace.send(make_verdict(0, outcome="scored", scores=(Score("b", 0.5),), **both), unscored(1, **both))
-    worker.turn()
-    counts = {
-        (sample.labels["metric"], sample.labels["outcome"]): sample.value
-        for family in worker.metrics.registry.collect()
-        for sample in family.samples
-        if sample.name == "tracejudge_verdicts_total" and sample.value
-    }
-    assert counts == {("b", "unrated"): 1, ("a", "unscored"): 1, ("b", "unscored"): 1}
-
-
-def test_further_labels_are_those_of_the_configuration(keyspace: Keyspace) -> None:
+def test_series_have_further_labels_and_outcomes_at_zero_and_only_live_traffic_counts(keyspace: Keyspace) -> None:
     worker = Counting(keyspace, series_labels=("release", "name"))
-    keyspace.send(scored(0, release="1.2", name="chat"), scored(1))
-    worker.turn()
+    worker.turn(scored(0, release="1.2", name="chat"), scored(1))
     assert select_metrics(worker.counted, "verdicts_total") == {
         ("verdicts_total", *labels("metric=safety", "outcome=pass", "release=1.2", "name=chat")): 1,
         ("verdicts_total", *labels("metric=safety", "outcome=pass", "release=", "name=")): 1,
     }
+    outcomes = [(each.labels["outcome"], each.value) for each in worker.page.samples("tracejudge_verdicts_total")]
+    zeros = [(outcome, 0) for outcome in ("abstained", "fail", "unrated", "unscored")]
+    assert sorted(outcomes) == sorted([*zeros, ("pass", 1)] * 2)
+    worker = Counting(keyspace)
+    both: dict[str, Any] = {"metrics": ("a", "b")}
+    worker.turn(make_verdict(0, outcome="scored", scores=(Score("b", 0.5),), **both), unscored(1, **both))
+    each = worker.page.samples("tracejudge_verdicts_total")
+    counts = {(sample.labels["metric"], sample.labels["outcome"]): sample.value for sample in each if sample.value}
+    assert counts == {("b", "unrated"): 1, ("a", "unscored"): 1, ("b", "unscored"): 1}
+    worker = Counting(keyspace)
+    worker.turn(scored(0, origin="replay"), unscored(1, origin="late_feedback"))
+    late = ("late_feedback_verdicts_total", "judge=safety", "metric=safety", "outcome=unscored", "service=shop")
+    assert (worker.counted, pending(keyspace)) == ({late: 1}, 0)
+
+
+def test_a_failure_points_to_its_trace(keyspace: Keyspace) -> None:
+    trace = {"trace_id": "ab" * 16}
+    for trace_id, span_id, expected in (
+        ("ab" * 16, "cd" * 8, [trace | {"span_id": "cd" * 8}]),
+        ("ab" * 16, None, [trace]),
+        ("ab" * 16, "number 7", [trace]),
+        ("t" * 128, "cd" * 8, []),
+    ):
+        worker, ids = Counting(keyspace), {"trace_id": trace_id, "span_id": span_id}
+        worker.turn(scored(0, 0.0, passed=False, **ids), scored(1, 1.0, **ids))
+        assert [exemplar.labels for exemplar in worker.page.exemplars("tracejudge_verdicts_total")] == expected
 
 
 def test_two_workers_reading_at_once_count_each_verdict_once(keyspace: Keyspace) -> None:
     workers = [Counting(keyspace) for _ in range(2)]
     ended = threading.Event()
-    failures: list[BaseException] = []
 
     def work(worker: Counting) -> None:
-        try:
-            while not ended.is_set() or keyspace.measure(groups=(GROUP,)).outbox[GROUP].lag:
-                worker.turn(count=7)
-        except BaseException as error:
-            failures.append(error)
-            raise
+        while not ended.is_set() or keyspace.measure(groups=(GROUP,)).outbox[GROUP].lag:
+            worker.turn(count=7)
 
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
-    for thread in threads:
-        thread.start()
-    for start in range(0, 300, 20):
-        keyspace.send(*(scored(number) for number in range(start, start + 20)))
-    ended.set()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert not failures
+    with ThreadPoolExecutor(2) as pool:
+        works = [pool.submit(work, worker) for worker in workers]
+        for start in range(0, 300, 20):
+            keyspace.send(*(scored(number) for number in range(start, start + 20)))
+        ended.set()
+        assert [each.result(DEADLINE_S) for each in works] == [None, None]
     assert sum(worker.verdicts for worker in workers) == 300
     assert keyspace.accounting()["exported:metrics"] == 300
     assert sum(worker.dropped for worker in workers) == 0
 
 
-def test_entries_pending_for_a_dead_worker_are_counted_once_by_another(keyspace: Keyspace) -> None:
-    worker = Counting(keyspace)
-    keyspace.send(*(scored(number) for number in range(5)))
-    keyspace.store.read_group(keyspace.keys.verdicts, GROUP, "dead", count=3, block_ms=1)
-    worker.turn()
-    assert (worker.verdicts, keyspace.pending(GROUP, keyspace.keys.verdicts)) == (5, 0)
-    worker.turn()
-    assert worker.verdicts == 5
-
-
-def test_recently_read_entries_are_left_to_their_reader(keyspace: Keyspace) -> None:
-    worker = Counting(keyspace)
+def test_entries_of_dead_and_slow_workers_are_counted_once(keyspace: Keyspace) -> None:
+    worker, keys = Counting(keyspace), keyspace.keys
+    keyspace.send(*(scored(number) for number in range(6)))
+    keyspace.store.read_group(keys.verdicts, GROUP, "dead", count=4, block_ms=1)
+    keyspace.client.xtrim(keys.verdicts, maxlen=3, approximate=False)
+    for _ in range(2):
+        worker.turn()
+        assert (worker.verdicts, worker.dropped, pending(keyspace)) == (3, 0, 0), "trimmed ones are not dropped"
+    assert keyspace.measure(groups=(GROUP,), report_cuts=True).outbox[GROUP][:2] == (0, 3), "but cut off"
+    assert keyspace.accounting()["exported:metrics"] == 3
     worker.exporter.stale_ms = 60_000
-    keyspace.send(scored(1))
-    keyspace.store.read_group(keyspace.keys.verdicts, GROUP, "busy", count=3, block_ms=1)
+    keyspace.send(scored(7))
+    keyspace.store.read_group(keys.verdicts, GROUP, "busy", count=3, block_ms=1)
     worker.turn()
-    assert (worker.verdicts, keyspace.pending(GROUP, keyspace.keys.verdicts)) == (0, 1)
-
-
-def test_a_slow_worker_does_not_count_verdicts_again(keyspace: Keyspace) -> None:
-    slow, quick = Counting(keyspace), Counting(keyspace)
-    keyspace.send(scored(1))
-    deliver, held = slow.exporter.deliver, []
-    slow.exporter.deliver = held.append
-    slow.turn()
+    assert (worker.verdicts, pending(keyspace)) == (3, 1), "recently read entries are left to their reader"
+    keyspace.next_case("a slow worker")
+    slow, quick, held = Counting(keyspace), Counting(keyspace), list[Any]()
+    deliver, slow.exporter.deliver = slow.exporter.deliver, held.append
+    slow.turn(scored(1))
     quick.turn()
     deliver(held[0])
     assert (slow.verdicts, quick.verdicts) == (0, 1)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"v": "1", "j": "{"},
-        {"v": "1", "j": "{}"},
-        {"v": "1", "d": '{"evaluation_id": 1}'},
-        {"v": "1", "x": "?"},
-        {"v": "1", "j": b"\xff"},
-    ],
-    ids=["no JSON", "no verdict", "wrong type", "unknown kind", "no UTF-8"],
-)
-def test_an_unreadable_entry_is_counted_acknowledged_and_delays_nothing(
-    keyspace: Keyspace, fields: dict[str, Any]
-) -> None:
-    worker = Counting(keyspace)
-    keyspace.send(scored(0))
-    keyspace.client.xadd(keyspace.keys.verdicts, fields)
-    keyspace.send(scored(1))
-    worker.turn()
-    worker.turn()
-    assert worker.verdicts == 2
-    assert select_metrics(worker.counted, "export_dropped_total") == {
-        ("export_dropped_total", "exporter=metrics", "reason=unreadable"): 1
-    }
-    assert keyspace.pending(GROUP, keyspace.keys.verdicts) == 0
-
-
-def test_an_entry_of_another_version_is_left_to_other_workers(keyspace: Keyspace) -> None:
-    worker = Counting(keyspace)
-    newer = keyspace.client.xadd(keyspace.keys.verdicts, {"v": "2", "j": "{}"})
-    unversioned = keyspace.client.xadd(keyspace.keys.verdicts, {"j": "{}"})
-    keyspace.send(scored(1))
-    for _ in range(3):
+def test_unreadable_entries_are_dropped_and_those_of_another_version_left(keyspace: Keyspace) -> None:
+    worker, keys = Counting(keyspace), keyspace.keys
+    wrong: list[dict[str, Any]] = [{"j": "{"}, {"j": "{}"}, {"d": '{"evaluation_id": 1}'}, {"x": "?"}, {"j": b"\xff"}]
+    for number, fields in enumerate(wrong, 1):
+        keyspace.send(scored(0))
+        keyspace.client.xadd(keys.verdicts, {"v": "1", **fields})
+        worker.turn(scored(1))
         worker.turn()
-    waiting = keyspace.client.xpending_range(keyspace.keys.verdicts, GROUP, "-", "+", 10)
-    assert [entry["message_id"] for entry in waiting] == [newer, unversioned]
+        assert (worker.verdicts, pending(keyspace)) == (2 * number, 0), fields
+        dropped = {("export_dropped_total", "exporter=metrics", "reason=unreadable"): number}
+        assert select_metrics(worker.counted, "export_dropped_total") == dropped
+    keyspace.next_case("another version")
+    worker = Counting(keyspace)
+    others = [keyspace.client.xadd(keys.verdicts, fields) for fields in ({"v": "2", "j": "{}"}, {"j": "{}"})]
+    worker.turn(scored(1))
+    worker.turn()
+    waiting = keyspace.client.xpending_range(keys.verdicts, GROUP, "-", "+", 10)
+    assert [entry["message_id"] for entry in waiting] == others
     assert (worker.verdicts, worker.dropped) == (1, 0)
 
 
-def test_trimmed_entries_of_a_dead_worker_are_cut_off_and_not_dropped(keyspace: Keyspace) -> None:
-    worker = Counting(keyspace)
-    keyspace.send(*(scored(number) for number in range(6)))
-    keyspace.store.read_group(keyspace.keys.verdicts, GROUP, "dead", count=4, block_ms=1)
-    keyspace.client.xtrim(keyspace.keys.verdicts, maxlen=3, approximate=False)
-    worker.turn()
-    assert (worker.verdicts, worker.dropped, keyspace.pending(GROUP, keyspace.keys.verdicts)) == (3, 0, 0)
-    assert keyspace.measure(groups=(GROUP,), report_cuts=True).outbox[GROUP][:2] == (0, 3)
-    assert keyspace.accounting()["exported:metrics"] == 3
+class ListExporter(ExportConsumer):
+    """What a file of its own would hold: keeps what it reads, and how long it was told to wait before."""
+
+    exporter = "list"
+    drop_reasons = ("unreadable", "refused")
+
+    def __init__(self, settings: Settings, store: Any, metrics: Metrics) -> None:
+        super().__init__(settings, store, metrics)
+        self.reads: list[list[int]] = []
+        self.waits: list[float] = []
+        self.delivered = threading.Event()
+
+    def deliver(self, entries: Sequence[OutboxEntry]) -> None:
+        self.acknowledge([entry.entry_id for entry in entries])
+        self.count_dropped("refused", sum(entry.verdict.outcome == "unscored" for entry in entries))
+        self.reads.append([int(entry.verdict.evaluation_id, 16) - 1 for entry in entries])
+        self.delivered.set()
+
+
+@pytest.fixture
+def _row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def checks(settings: Settings) -> Sequence[Check]:
+        return [Check("list", lambda: [ok("list", settings.prefix)])]
+
+    def keeps(settings: Settings) -> str:
+        return f"the list keeps everything of {settings.prefix}"
+
+    row = ExporterSpec(ListExporter.role, ListExporter, checks, keeps)
+    feature = Feature(name="list", exporters=lambda _: {"list": row})
+    monkeypatch.setattr(features, "installed", lambda: (*installed(), feature))
+
+
+@pytest.mark.usefixtures("_row")
+def test_a_further_exporter_is_found_run_checked_and_named(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(features.find_exporters(Settings())) == ["metrics", "monitor", "list"], "no receiver is named"
+    with_receiver = Settings.from_keys(otlp_endpoint="http://collector:4318")
+    assert list(features.find_exporters(with_receiver)) == ["metrics", "monitor", "otel", "list"]
+    settings = settings_of(keyspace)
+    assert ok("list", settings.prefix) in diagnose(settings, {})
+    environment = {"TRACEJUDGE_REDIS_URL": settings.redis_url, "TRACEJUDGE_PREFIX": settings.prefix}
+    # By the group: click keeps the names of the help option from the first call of a command, and the group names -h.
+    ended = CliRunner().invoke(cli, ["forget", "--trace-id", "1" * 32, "--json"], env=environment)
+    kept = msgspec.json.decode(ended.stdout)["kept"]
+    assert f"the list keeps everything of {settings.prefix}" in kept
+    assert [line for line in kept if line.startswith("Prometheus keeps")]
+    monkeypatch.setattr("worker.core.runtime.partition.JudgingConsumer", MagicMock())
+    runtime = Runtime(settings_of(keyspace, roles=("export",)), send=lambda *_: None, serves=lambda *_, **__: False)
+    assert [exporter.name for exporter in runtime.partitions[0].exporters] == ["export-metrics", "export-list"]
+    runtime.stores[0].close()
+    runtime._process.loop.stop()  # nothing else ends a loop that was never started by `start`
+
+
+def test_an_exporter_gathers_verdicts_and_counts_dropped_ones(keyspace: Keyspace) -> None:
+    """The first after a silence does not wait, nor the next if a read got all it may."""
+    metrics = Metrics(settings := settings_of(keyspace))
+    reader = ListExporter(settings, keyspace.store, metrics)
+    reader.stopping = InstantEvent(reader.waits)
+    reader.prepare()
+    reader.run_once()
+    for numbers in ((1,), (2, 3)):
+        keyspace.send(*map(make_verdict, numbers))
+        reader.run_once()
+    assert (reader.reads, reader.waits) == ([[1], [2, 3]], [0.0, reader.gather_s, reader.gather_s])
+    assert reader.gather_s == outbox._GATHER_S <= 0.2, "a verdict leaves soon"
+    reader.read_count = 2
+    reader.waits.clear()
+    keyspace.send(make_verdict(4), make_verdict(5, outcome="unscored", reason="refusal"), make_verdict(6))
+    reader.run_once()
+    reader.run_once()
+    assert (reader.reads[2:], reader.waits) == ([[4, 5], [6]], [0.0, reader.gather_s])
+    assert list(select_metrics(samples(metrics), "export_dropped_total").values()) == [1.0]
+    reasons = {names[1] for names in metrics.export_dropped._metrics if names[0] == "list"}
+    assert reasons == {"unreadable", "refused"}, "each reason exists from the start"
+    assert keyspace.measure(groups=("list",)).outbox["list"].lag == 0
+
+
+def test_gathered_verdicts_are_delivered_at_the_stop(keyspace: Keyspace) -> None:
+    settings = settings_of(keyspace)
+    reader = ListExporter(settings, keyspace.store, Metrics(settings))
+    reader.gather_s = 600.0
+    reader.prepare()
+    keyspace.send(make_verdict(1))
+    reader.start()
+    assert reader.delivered.wait(DEADLINE_S)
+    keyspace.send(make_verdict(2))
+    assert reader.stop(DEADLINE_S)
+    assert reader.reads == [[1], [2]]

@@ -1,14 +1,29 @@
-"""Readiness: a role is ready while it makes real progress, and says in a word why it is not."""
+"""Readiness: a role is ready while it makes real progress, and says in a word why it is not, also on its pages."""
 
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
+from support.otlp import OtlpReceiver
+from support.pipeline import Pipeline, Worker, make_traces
+from support.processes import Program, wait_until
 
-from worker.core.telemetry.health import Flow, Pulse, Readiness, RoleState
+from worker.base.embedded import EmbeddedRedis
+from worker.core.telemetry.health import Flow, Pulse, Readiness, RoleState, live_workers
 
 READS_NOTHING = "entries wait and none is read"
+AtRedis = Callable[[str], Pipeline]
+ROLES = ["ingest", "judge", "export", "monitor"]
+SAID_AFTER_S = 10
+TOKEN = "metrics-t0ken"  # noqa: S105 - nobody's
+CLIENT = httpx.Client(timeout=30, trust_env=False, verify=False)  # noqa: S501 - HTTP alone, and asked very often
 
 
 @dataclass
@@ -35,7 +50,7 @@ class Thread:
 
 
 @dataclass
-class Worker:
+class RoleWorker:
     """A worker with one role, one thread and one flow."""
 
     clock: Clock = field(default_factory=Clock)
@@ -58,64 +73,80 @@ class Worker:
         return self.readiness.role("ingest")
 
 
-@pytest.fixture
-def worker() -> Worker:
-    return Worker()
+def get(worker: Worker, path: str, **headers: str) -> httpx.Response:
+    return CLIENT.get(f"http://127.0.0.1:{worker.port}{path}", headers=headers)
 
 
-def test_a_role_with_nothing_to_do_stays_ready(worker: Worker) -> None:
-    assert worker.pass_seconds(3600) == RoleState("ingest", ready=True, state="ready", seconds=0)
+def roles(worker: Worker) -> list[dict[str, Any]]:
+    return get(worker, "/readyz", accept="application/json").json()["roles"]
 
 
-def test_a_consumer_that_turns_and_reads_nothing_is_stalled_within_60_s_and_not_before_50(worker: Worker) -> None:
+def is_ready(worker: Worker) -> bool:
+    return get(worker, "/readyz").status_code == 200
+
+
+def test_a_role_is_ready_while_it_makes_progress_or_pauses_on_purpose() -> None:
+    worker = RoleWorker()
+    assert worker.pass_seconds(3600) == RoleState("ingest", ready=True, state="ready", seconds=0), "nothing to do"
+    # One that turns and reads nothing is stalled within 60 s, and not before 50.
     assert worker.pass_seconds(51, "5-0").ready, "one second for the first word"
     assert worker.pass_seconds(1, "5-0") == RoleState(
         "ingest", ready=False, state="stalled", seconds=51, why=f"{READS_NOTHING} for 51 s"
     )
     assert not worker.pass_seconds(8, "5-0").ready, "not ready at 60"
-
-
-def test_entries_that_wait_without_end_are_no_standstill_while_some_are_read(worker: Worker) -> None:
+    worker = RoleWorker()
     for number in range(300):
         assert worker.pass_seconds(1, f"{number}-0").ready
     assert worker.pass_seconds(49, "299-0").ready
     assert not worker.pass_seconds(3, "299-0").ready
     assert worker.pass_seconds(1, "300-0").ready, "it moves again"
-
-
-def test_reading_that_pauses_on_purpose_is_ready_and_says_so(worker: Worker) -> None:
+    worker = RoleWorker()
     assert worker.pass_seconds(600, "5-0", paused=("ingest",)).state == "paused"
     assert worker.state.ready
     assert worker.pass_seconds(30, "5-0").state == "ready", "a while to begin reading again"
     assert worker.pass_seconds(40, "5-0").state == "stalled"
+    worker = RoleWorker()
+    seconds = [worker.pass_seconds(1, "5-0").seconds for _ in range(20)]
+    assert all(later - earlier == 1 for earlier, later in pairwise(seconds))
+    clock = Clock()
+    readiness = Readiness(stalled_s=0.6, clock=clock)
+    readiness.watch("reader", "ingest", Thread(clock))
+    readiness.add_flow(Flow("flow", "ingest", READS_NOTHING))
+    for clock.now in (1000.0, 1000.7):
+        readiness.update({"flow": "5-0"})
+    assert not readiness.role("ingest").ready, "all limits follow stalled_s"
 
 
-def test_a_turn_that_does_not_end_is_told_by_the_name_of_its_thread(worker: Worker) -> None:
+def test_a_role_says_in_a_word_why_it_is_not_ready() -> None:
+    worker = RoleWorker()
     worker.thread.fixed = Pulse(worker.clock.now)
     assert worker.pass_seconds(50).ready
     assert worker.pass_seconds(1).why == "reader: no run completed for 51 s"
-
-
-def test_a_known_outage_is_reported_after_a_fifth_of_the_time(worker: Worker) -> None:
+    worker = RoleWorker()
     at = worker.clock.now
     worker.thread.fixed = Pulse(at, blocked_by="Redis does not answer", blocked_since=at)
     assert worker.pass_seconds(10).ready, "one failure, or a restart, is none"
     assert worker.pass_seconds(1).why == "reader: Redis does not answer for 11 s"
-
-
-def test_an_unmeasured_backlog_is_not_taken_for_progress(worker: Worker) -> None:
+    worker = RoleWorker()
     worker.clock.now += 51
     assert worker.state.why == "backlog not measured for 51 s"
-
-
-def test_a_role_is_starting_until_each_thread_has_ended_a_turn(worker: Worker) -> None:
+    worker = RoleWorker()
     worker.thread.begun = False
     assert worker.state == RoleState("ingest", ready=False, state="starting", seconds=0)
     worker.thread.begun = True
     assert worker.state.ready
+    for _ in range(100):
+        worker.clock.now += 1
+        worker.readiness.update({"flow": None, "export:otel": "5-0"})
+    assert worker.state.ready
 
 
-def test_a_role_fares_as_the_worst_of_its_threads_and_other_roles_are_not_touched(worker: Worker) -> None:
+def test_a_role_fares_as_the_worst_of_its_threads() -> None:
+    worker = RoleWorker()
+    worker.readiness.watch("maintenance", None, Thread(worker.clock, Pulse(0.0, has_ended=True)))
+    assert worker.readiness.ended_threads() == ["maintenance"]
+    assert [role.ready for role in worker.readiness.roles()] == [True], "a thread without a role"
+    worker = RoleWorker()
     dead = Thread(worker.clock, Pulse(worker.clock.now, has_ended=True))
     worker.readiness.watch("second", "ingest", dead)
     worker.readiness.watch("loop", "judge", Thread(worker.clock))
@@ -124,46 +155,123 @@ def test_a_role_fares_as_the_worst_of_its_threads_and_other_roles_are_not_touche
         ("judge", True, ""),
     ]
     assert worker.readiness.ended_threads() == ["second"]
-
-
-def test_a_thread_without_a_role_counts_for_liveness_alone(worker: Worker) -> None:
-    worker.readiness.watch("maintenance", None, Thread(worker.clock, Pulse(0.0, has_ended=True)))
-    assert worker.readiness.ended_threads() == ["maintenance"]
-    assert [role.ready for role in worker.readiness.roles()] == [True]
-
-
-def test_a_worker_that_stops_is_not_ready_and_its_threads_end_in_peace(worker: Worker) -> None:
+    worker = RoleWorker()
     worker.thread.fixed = Pulse(worker.clock.now, has_ended=True)
     worker.readiness.begin_stop()
     assert (worker.state.ready, worker.state.state, worker.readiness.ended_threads()) == (False, "stopping", [])
-
-
-def test_seconds_since_progress_are_those_of_the_slowest(worker: Worker) -> None:
-    seconds = [worker.pass_seconds(1, "5-0").seconds for _ in range(20)]
-    assert all(later - earlier == 1 for earlier, later in pairwise(seconds))
-
-
-def test_all_limits_of_readiness_follow_stalled_s() -> None:
-    clock = Clock()
-    readiness = Readiness(stalled_s=0.6, clock=clock)
-    readiness.watch("reader", "ingest", Thread(clock))
-    readiness.add_flow(Flow("flow", "ingest", READS_NOTHING))
-    readiness.update({"flow": "5-0"})
-    clock.now += 0.7
-    readiness.update({"flow": "5-0"})
-    assert not readiness.role("ingest").ready
-
-
-def test_unknown_flows_are_ignored(worker: Worker) -> None:
-    for _ in range(100):
-        worker.clock.now += 1
-        worker.readiness.update({"flow": None, "export:otel": "5-0"})
-    assert worker.state.ready
-
-
-def test_the_ready_gauge_follows_the_state(worker: Worker) -> None:
+    worker = RoleWorker()
     registry = CollectorRegistry()
     worker.readiness.publish(Gauge("ready", "Whether", ["role"], registry=registry).labels)
     assert registry.get_sample_value("ready", {"role": "ingest"}) == 1
     worker.pass_seconds(62, "5-0")
     assert registry.get_sample_value("ready", {"role": "ingest"}) == 0
+
+
+def test_a_worker_is_ready_within_seconds_and_stays_ready_without_work(pipeline: Pipeline) -> None:
+    worker = pipeline.worker()
+    wait_until(lambda: is_ready(worker), what="the worker to be ready")
+    assert get(worker, "/healthz").text == "alive\n"
+    assert [(role["role"], role["state"]) for role in roles(worker)] == [(role, "ready") for role in ROLES]
+    log_lines = get(worker, "/readyz").text.splitlines()
+    assert [line.split(", ")[0] for line in log_lines] == [f"{role} ready" for role in ROLES]
+    assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [1, 1, 1, 1]
+    pipeline.publish(make_traces(10))
+    pipeline.settled(10)
+    assert is_ready(worker)
+
+
+def test_doctor_finds_nothing_broken_with_an_idle_worker(at_redis: AtRedis, tmp_path: Path, stack: ExitStack) -> None:
+    server = stack.enter_context(EmbeddedRedis(appendonly=True))
+    pipeline = at_redis(server.url)
+    worker = pipeline.worker()
+    wait_until(lambda: is_ready(worker), what="the worker to be ready")
+    # Its first heartbeat may be older, with roles that have not started.
+    wait_until(lambda: [all(each.roles.values()) for each in live_workers(pipeline.store)] == [True], what="its word")
+    environment = {"TRACEJUDGE_REDIS_URL": server.url, "TRACEJUDGE_PREFIX": pipeline.prefix}
+    (tmp_path / "tracejudge.toml").write_text('shift_s = "5s"\n')  # without a file doctor warns
+    doctor = stack.enter_context(Program("-m", "worker.cli", "doctor", "--json", folder=tmp_path, env=environment))
+    assert (doctor.wait(), doctor.stderr) == (0, "")
+    parts = {part["name"]: part["result"] for part in json.loads(doctor.stdout)["parts"]}
+    assert set(parts.values()) == {"ok"}
+    assert {f"role {role}" for role in ROLES} < set(parts)
+
+
+@pytest.mark.slow("waits until roles count as not ready")
+def test_without_redis_a_worker_is_alive_and_not_ready_until_it_is_back(at_redis: AtRedis) -> None:
+    with EmbeddedRedis() as server:
+        worker = at_redis(server.url).worker()
+        wait_until(lambda: is_ready(worker), what="the worker to be ready")
+        server.kill()
+        wait_until(lambda: not is_ready(worker), what="the worker to notice")
+        assert get(worker, "/healthz").status_code == 200
+        wait_until(lambda: {role["state"] for role in roles(worker)} == {"stalled"}, what="all roles to notice")
+        assert all("Redis does not answer" in role["why"] for role in roles(worker))
+        assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [0, 0, 0, 0]
+        server.restart()
+        wait_until(lambda: is_ready(worker), what="the worker to be ready again")
+
+
+def test_a_worker_that_never_reached_redis_is_alive_and_not_ready(at_redis: AtRedis) -> None:
+    with EmbeddedRedis() as server:
+        server.kill()
+        worker = at_redis(server.url).worker()
+        answer = roles(worker)
+        states = {"starting"} if min(role["seconds"] for role in answer) < SAID_AFTER_S else {"starting", "stalled"}
+        assert {role["state"] for role in answer} <= states
+        assert (get(worker, "/readyz").status_code, get(worker, "/healthz").status_code) == (503, 200)
+
+
+@pytest.mark.slow("waits until roles count as not ready")
+def test_a_receiver_that_is_down_is_reported(pipeline: Pipeline, otlp: OtlpReceiver) -> None:
+    otlp.close()
+    worker = pipeline.worker(otlp_endpoint=otlp.endpoint)
+    wait_until(lambda: is_ready(worker), what="the worker to be ready")
+    pipeline.publish(make_traces(3))
+    wait_until(lambda: not is_ready(worker), what="the worker to notice")
+    states = {role["role"]: (role["state"], role["why"]) for role in roles(worker)}
+    assert states["ingest"] == states["judge"] == ("ready", "")
+    assert states["export"][0] == "stalled"
+    assert states["export"][1].startswith("export-otel: receiver does not answer for ")
+    otlp.start()
+    wait_until(lambda: is_ready(worker), what="the worker to be ready again")
+
+
+@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
+def test_a_worker_reports_its_own_roles_and_is_ready_with_paused_ingest(pipeline: Pipeline) -> None:
+    worker = pipeline.worker(roles="ingest", max_waiting_bytes=1)
+    wait_until(lambda: is_ready(worker), what="the worker to be ready")
+    assert [role["role"] for role in roles(worker)] == ["ingest"]
+    for first in (0, 5):
+        pipeline.publish(make_traces(5, first=first))
+    wait_until(lambda: roles(worker)[0]["state"] == "paused", what="reading to pause")
+    assert is_ready(worker)
+
+
+def test_metrics_require_the_token_and_probes_do_not(pipeline: Pipeline, tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text(f"{TOKEN}\n", encoding="utf-8")
+    # A variable without our prefix, as deployments name their secrets.
+    by_variable = {"metrics_token_env": "TRACEJUDGE_TEST_TOKEN", "test_token": TOKEN}
+    for settings in ({"metrics_token_file": str(secret)}, by_variable):
+        worker = pipeline.worker(wait=False, **settings)
+        worker.program.wait_for("worker started")
+        assert get(worker, "/metrics").status_code == 401
+        assert get(worker, "/metrics", authorization="Bearer another").status_code == 401
+        assert get(worker, "/metrics", authorization=f"Bearer {TOKEN}").status_code == 200
+        assert get(worker, "/healthz").status_code == 200
+        assert TOKEN not in worker.program.output
+        assert "another" not in worker.program.output
+
+
+def test_a_missing_secret_ends_the_start_with_one_line(pipeline: Pipeline) -> None:
+    worker = pipeline.worker(wait=False, metrics_token_env="ABSENT_TOKEN")  # noqa: S106 - a name
+    assert worker.program.wait() == 2
+    assert worker.program.stderr.strip() == (
+        "tracejudge: metrics_token_env: the variable ABSENT_TOKEN is empty; put the secret there"
+    )
+
+
+def test_an_open_page_on_a_public_address_is_served_and_logged_once(pipeline: Pipeline) -> None:
+    worker = pipeline.worker(metrics_host="0.0.0.0")  # noqa: S104 - what is tested
+    worker.program.wait_for("metrics readable without credentials")
+    assert get(worker, "/metrics").status_code == 200

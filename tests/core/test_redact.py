@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from support.cases import each_case
 from support.judging_parts import FakeLimits
 from support.otlp import OtlpReceiver
 from support.stage_parts import IngestHarness, Keyspace, make_trace, make_verdict, settings_of
@@ -19,7 +18,7 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import Score
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
-from judges.requests.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redact, Redaction
+from judges.requests.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redact, Redaction, pattern_fault
 from tracejudge import Document, ToolCall
 from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.base.monitor.feature import Monitor
@@ -35,6 +34,7 @@ SIGN = "[redacted e-mail]"
 YES = '{"rationale": "Fine.", "result": "yes"}'
 MODEL = ModelSettings(provider="scripted", model="scripted")
 BUILTIN = Redact(builtin=True)
+SLOW = "takes too long on some texts; take a repeat out of another, as (a+)+, or one of two side by side"
 
 
 class Bench:
@@ -83,19 +83,31 @@ def bench(keyspace: Keyspace) -> Iterator[Benches]:
         each.judging.stop(0.1)
 
 
-def test_nothing_is_redacted_by_default(bench: Benches) -> None:
-    worker = bench(Redact())
-    worker.judge(make_trace(1, output=f"Write to {MAIL}."))
-    assert MAIL in worker.asked
+def replaced(pattern: str, text: str) -> str:
+    redaction = Redaction.from_settings(Redact(patterns=(pattern,), sign="#"))
+    assert redaction is not None
+    return redaction.text(text)
 
 
-def test_a_judge_model_gets_the_redacted_trace(bench: Benches, keyspace: Keyspace) -> None:
+def test_a_judge_model_gets_the_redacted_trace_if_configured(bench: Benches, keyspace: Keyspace) -> None:
+    plain = bench(Redact())
+    plain.judge(make_trace(0, output=f"Write to {MAIL}."))
+    assert MAIL in plain.asked
+    keyspace.next_case("redacted")
     worker = bench(Redact(builtin=True, patterns=(r"ACME-\d+",), sign="[number]"))
-    worker.judge(make_trace(1, output=f"Write to {MAIL} about ACME-4711."))
+    with capture_logs() as logs:
+        worker.judge(make_trace(1, output=f"Write to {MAIL} about ACME-4711."))
     assert f"Write to {SIGN} about [number]." in worker.asked
     assert MAIL not in worker.asked
     (verdict,) = keyspace.outbox("j")
     assert (verdict["outcome"], verdict["judge_version"]) == ("scored", catalogue()["safety"].version)
+    assert logs
+    assert not [line for line in logs if MAIL in str(line) or SIGN in str(line)]
+    keyspace.next_case("every trace of a batch, large ones too")
+    worker = bench(BUILTIN)
+    worker.judge(*(make_trace(number, output=f"{'x ' * 50_000 * number}{MAIL} {number}.") for number in range(4)))
+    assert MAIL not in worker.asked
+    assert worker.asked.count(SIGN) == len(keyspace.outbox("j")) == 4
 
 
 def test_verdicts_carry_the_tags_of_segments_redacted_and_no_others(bench: Benches, keyspace: Keyspace) -> None:
@@ -105,21 +117,7 @@ def test_verdicts_carry_the_tags_of_segments_redacted_and_no_others(bench: Bench
     assert by_trace_id == {"2": {"plan": f"of {SIGN} {'x' * 200}"[:100], "prompt_version": "v7"}, "3": None}
 
 
-def test_every_trace_of_a_batch_is_redacted_large_ones_too(bench: Benches, keyspace: Keyspace) -> None:
-    worker = bench(BUILTIN)
-    worker.judge(*(make_trace(number, output=f"{'x ' * 50_000 * number}{MAIL} {number}.") for number in range(4)))
-    assert MAIL not in worker.asked
-    assert worker.asked.count(SIGN) == len(keyspace.outbox("j")) == 4
-
-
-def test_logs_hold_no_text(bench: Benches) -> None:
-    with capture_logs() as logs:
-        bench(BUILTIN).judge(make_trace(1, output=f"Write to {MAIL}."))
-    assert logs
-    assert not [line for line in logs if MAIL in str(line) or SIGN in str(line)]
-
-
-def test_a_trace_that_cannot_be_redacted_is_not_judged(
+def test_what_is_not_redacted_is_not_judged(
     bench: Benches, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault of ours must neither send it unredacted nor take its batch along."""
@@ -140,24 +138,22 @@ def test_a_trace_that_cannot_be_redacted_is_not_judged(
     assert not [line for line in logs if "sparrow" in str(line)]
 
 
-@pytest.mark.parametrize(
-    ("redact", "explanation"),
-    [(Redact(), f"She wrote to {MAIL}."), (BUILTIN, f"She wrote to {SIGN}.")],
-    ids=["as they are", "redacted"],
-)
 @pytest.mark.usefixtures("_short_reads")
-def test_explanations_leave_redacted(keyspace: Keyspace, otlp: OtlpReceiver, redact: Redact, explanation: str) -> None:
-    settings = settings_of(keyspace, otlp_endpoint=otlp.endpoint, export_explanations=True, redact=redact)
-    exporter = OtlpExporter(settings, keyspace.store, Metrics(settings), "otel")
-    exporter.prepare()
-    own = Score("safety", 1.0, rationale=f"She wrote to {MAIL}.")
-    keyspace.send(make_verdict(1, outcome="scored", scores=(own,)))
-    keyspace.send(make_verdict(2, outcome="scored", scores=(Score("safety", 1.0),), rationale=f"She wrote to {MAIL}."))
-    exporter.run_once()
-    exporter.client.close()
-    key = "evaluations.0.evaluation.explanation"
-    assert [span.attributes[key] for span in otlp.spans] == [explanation] * 2
-    assert [log.attributes["gen_ai.evaluation.explanation"] for log in otlp.logs] == [explanation] * 2
+def test_explanations_leave_redacted(keyspace: Keyspace) -> None:
+    text = f"She wrote to {MAIL}."
+    for redact, explanation in ((Redact(), text), (BUILTIN, f"She wrote to {SIGN}.")):
+        keyspace.next_case(explanation)
+        with OtlpReceiver() as otlp:
+            settings = settings_of(keyspace, otlp_endpoint=otlp.endpoint, export_explanations=True, redact=redact)
+            exporter = OtlpExporter(settings, keyspace.store, Metrics(settings), "otel")
+            exporter.prepare()
+            keyspace.send(make_verdict(1, outcome="scored", scores=(Score("safety", 1.0, rationale=text),)))
+            keyspace.send(make_verdict(2, outcome="scored", scores=(Score("safety", 1.0),), rationale=text))
+            exporter.run_once()
+            exporter.client.close()
+            key = "evaluations.0.evaluation.explanation"
+            assert [span.attributes[key] for span in otlp.spans] == [explanation] * 2
+            assert [log.attributes["gen_ai.evaluation.explanation"] for log in otlp.logs] == [explanation] * 2
 
 
 def test_a_trace_keeps_its_form() -> None:
@@ -177,12 +173,6 @@ def test_a_trace_keeps_its_form() -> None:
     )
 
 
-def replaced(pattern: str, text: str) -> str:
-    redaction = Redaction.from_settings(Redact(patterns=(pattern,), sign="#"))
-    assert redaction is not None
-    return redaction.text(text)
-
-
 @given(st.text("ab1 ", max_size=3 * WINDOW_CHARS), st.integers(0, 2 * WINDOW_CHARS))
 def test_windows_find_the_matches_of_one_search(text: str, padding: int) -> None:
     text = "-" * padding + text
@@ -190,16 +180,40 @@ def test_windows_find_the_matches_of_one_search(text: str, padding: int) -> None
         assert replaced(pattern, text) == re.sub(pattern, "#", text)
 
 
-@each_case("start", [0, 1, MAX_MATCH_CHARS - 1, MAX_MATCH_CHARS, WINDOW_CHARS - 1, WINDOW_CHARS])
-def test_the_longest_match_is_found_wherever_it_begins(start: int) -> None:
-    text = f"{' ' * start}<{'x' * (MAX_MATCH_CHARS - 2)}>{' ' * WINDOW_CHARS}"
-    assert replaced("<x+>", text) == f"{' ' * start}#{' ' * WINDOW_CHARS}"
-
-
-def test_a_match_of_no_length_changes_nothing() -> None:
-    assert replaced(r"(?=b)", "abc") == "abc"
-
-
-def test_a_pattern_that_is_quadratic_is_so_in_a_window_only() -> None:
-    """In one search this would take minutes, and no other thread would run."""
+def test_matches_are_found_wherever_they_begin_and_in_a_window_only() -> None:
+    for start in (0, 1, MAX_MATCH_CHARS - 1, MAX_MATCH_CHARS, WINDOW_CHARS - 1, WINDOW_CHARS):
+        text = f"{' ' * start}<{'x' * (MAX_MATCH_CHARS - 2)}>{' ' * WINDOW_CHARS}"
+        assert replaced("<x+>", text) == f"{' ' * start}#{' ' * WINDOW_CHARS}", start
+    assert replaced(r"(?=b)", "abc") == "abc", "a match of no length"
+    # In one search this would take minutes, and no other thread would run.
     assert replaced(r"\d+x", "1" * 200_000 + " 12x") == "1" * 200_000 + " #"
+
+
+def test_usual_patterns_are_taken_and_those_that_run_away_are_refused() -> None:
+    """Their time is work and not waiting, so that a busy machine changes nothing."""
+    usual = (
+        r"ACME-\d+",
+        r"(?i)customer:\s*\w+",
+        r"\S+@\S+",
+        r"\b\d{3}-\d{2}-\d{4}\b",
+        r"(?s)BEGIN.*?END",
+        r"(?:a|b)*c",
+    )
+    assert [pattern_fault(pattern) for pattern in usual] == [None] * 6
+    assert pattern_fault(r"(a|aa)+b") == SLOW, "two ways to read the same"
+
+    def ticks(step_s: float) -> Iterator[float]:
+        now_s = 0.0
+        while True:
+            yield now_s
+            now_s += step_s
+
+    assert pattern_fault("a", ticks(0.4).__next__) is None
+    assert pattern_fault("a", ticks(0.6).__next__) == SLOW
+
+
+@pytest.mark.slow("searches up to its limit")
+def test_more_patterns_that_run_away_are_refused() -> None:
+    """Words, behind a beginning, and side by side."""
+    for pattern in (r"^(\w+\s?)+$", r"key:(?:x+x+)+y", r"\d*\d*\d*x"):
+        assert pattern_fault(pattern) == SLOW, pattern

@@ -1,30 +1,42 @@
-"""Sampling: a lower rate takes a subset of what a higher one takes, and every worker takes the same."""
+"""Sampling: a lower rate takes a subset of what a higher one takes, and every worker takes the same.
+
+Egress: a trace that a rule keeps to some models is sent to no other, whichever rule wants it.
+"""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping
 from inspect import getclosurevars
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.cases import each_case
+from structlog.testing import capture_logs
+from support.endpoint import ChatEndpoint
+from support.pipeline import Pipeline, make_traces
+from support.processes import wait_until
 from support.stage_parts import sampler_of
+from support.tables import read_table
 
 from judges.core.model import ModelSettings
 from tracejudge import Document, Feedback, Message, Span, ToolCall, Trace
 from worker.core.config.settings import Rule, Settings, Where
 from worker.core.selection.sampling import Choice, RuleTally, Sampler, Sampling, position
 
-LEXICAL = ModelSettings(provider="lexical")
-MODELS = {"default": LEXICAL, "other": ModelSettings(provider="lexical", label="other")}
+LABELS = {"default": None, "other": "other", "inside": "judge-inside", "outside": "judge-outside"}
+MODELS = {name: ModelSettings(provider="lexical", label=label) for name, label in LABELS.items()}
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+SPAN_ID = "00f067aa0ba902b7"
+SAFE = Choice("safety", "default", 1.0)
+HAS_CONTEXT = Where(has=("context",))
+MEDICAL = Where(service="medical-*")
 
 unhurried = settings(deadline=None)
 trace_ids = st.text(min_size=1, max_size=128)
 rates = st.floats(0, 1)
 
 
-def trace(trace_id: str = "4bf92f3577b34da6a3ce929d0e0e4736", **fields: Any) -> Trace:
+def trace(trace_id: str = TRACE_ID, **fields: Any) -> Trace:
     return Trace(**{"trace_id": trace_id, "service": "shop", "output": "It is.", **fields})
 
 
@@ -32,8 +44,12 @@ def sampler(*rules: Rule, key: str = "tracejudge") -> Sampler:
     return sampler_of(Settings(rules=rules, models=MODELS, sampling_key=key))
 
 
-def rule(rate: float = 1.0, name: str = "all", judges: Sequence[str] = ("safety",), **fields: Any) -> Rule:
-    return Rule(name=name, judges=tuple(judges), rate=rate, **fields)
+def rule(rate: float = 1.0, name: str = "all", judges: tuple[str, ...] = ("safety",), **fields: Any) -> Rule:
+    return Rule(name=name, judges=judges, rate=rate, **fields)
+
+
+def tallies(**chosen: bool) -> tuple[RuleTally, ...]:
+    return tuple(RuleTally(name, chosen=is_chosen) for name, is_chosen in chosen.items())
 
 
 def random_ids(count: int, seed: int) -> list[str]:
@@ -41,207 +57,144 @@ def random_ids(count: int, seed: int) -> list[str]:
     return [f"{source.getrandbits(128):032x}" for _ in range(count)]
 
 
-# --- the number of a trace ---
+def chosen_of(under_test: Sampler, ids: list[str]) -> list[tuple[Choice, ...]]:
+    return [under_test.sample(trace(trace_id)).choices for trace_id in ids]
 
 
 @unhurried
-@given(trace_ids, st.text(max_size=16))
-def test_a_trace_has_one_place_from_zero_to_one(trace_id: str, key: str) -> None:
+@given(trace_ids, st.text(max_size=16), rates, rates)
+def test_a_trace_has_one_place_and_lower_rates_a_subset(trace_id: str, key: str, one: float, another: float) -> None:
     place = position(trace_id, key)
     assert 0 <= place < 1, "a rate of 1 chooses every trace"
     assert place == position(trace_id, key)
-
-
-def test_the_place_of_a_trace_is_fixed_for_good() -> None:
-    """Workers of different versions share a stream: what one calls chosen no other may leave out."""
-    assert position("4bf92f3577b34da6a3ce929d0e0e4736", "tracejudge") == pytest.approx(0.29376961355910985, abs=1e-15)
-
-
-@unhurried
-@given(trace_ids, rates, rates)
-def test_a_lower_rate_chooses_a_subset(trace_id: str, one: float, other: float) -> None:
-    lower, higher = sorted((one, other))
-    if sampler(rule(lower)).sample(trace(trace_id)).choices:
-        assert sampler(rule(higher)).sample(trace(trace_id)).choices
-
-
-@unhurried
-@given(trace_ids, rates, st.text(max_size=16))
-def test_every_sampler_chooses_alike(trace_id: str, rate: float, key: str) -> None:
-    first, other = (sampler(rule(rate), key=key) for _ in range(2))
+    lower, higher = sorted((one, another))
+    if sampler(rule(lower), key=key).sample(trace(trace_id)).choices:
+        assert sampler(rule(higher), key=key).sample(trace(trace_id)).choices
+    first, other = (sampler(rule(one), key=key) for _ in range(2))
     first.sample(trace("seen before"))
-    assert first.sample(trace(trace_id)) == other.sample(trace(trace_id))
+    assert first.sample(trace(trace_id)) == other.sample(trace(trace_id)), "every sampler chooses alike"
+    assert sampler(rule(1.0)).sample(trace(trace_id)) == Sampling((SAFE,), tallies(all=True))
+    assert sampler(rule(0.0)).sample(trace(trace_id)) == Sampling((), tallies(all=False))
 
 
-@each_case("rate", [0.01, 0.05, 0.5, 0.9])
-def test_the_share_of_chosen_traces_is_the_rate(rate: float) -> None:
-    under_test, count = sampler(rule(rate)), 10_000
-    chosen = sum(bool(under_test.sample(trace(trace_id)).choices) for trace_id in random_ids(count, seed=7))
-    assert abs(chosen - rate * count) <= 3 * (count * rate * (1 - rate)) ** 0.5
-
-
-def test_ids_that_count_up_are_spread_as_evenly_as_random_ones() -> None:
-    under_test, count, rate = sampler(rule(0.1)), 10_000, 0.1
-    chosen = sum(bool(under_test.sample(trace(f"request-{number}")).choices) for number in range(count))
-    assert abs(chosen - rate * count) <= 3 * (count * rate * (1 - rate)) ** 0.5
-
-
-def test_another_key_chooses_other_traces() -> None:
-    """Two keys agree as often as two independent draws do: on a hundredth of all traces."""
-    first_sampler, other, ids = sampler(rule(0.1)), sampler(rule(0.1), key="other"), random_ids(10_000, seed=8)
-    both = sum(bool(first_sampler.sample(trace(i)).choices and other.sample(trace(i)).choices) for i in ids)
-    assert abs(both - 100) <= 30
-
-
-def test_only_the_trace_id_decides() -> None:
+def test_the_place_of_a_trace_is_fixed_for_good_and_a_matter_of_its_id() -> None:
+    """Workers of different versions share a stream: what one calls chosen no other may leave out."""
+    assert position(TRACE_ID, "tracejudge") == pytest.approx(0.29376961355910985, abs=1e-15)
     under_test = sampler(rule(0.5))
     for trace_id in random_ids(20, seed=9):
         bare = under_test.sample(trace(trace_id))
-        assert under_test.sample(trace(trace_id, span_id="00f067aa0ba902b7", id="0123456789abcdef", input="?")) == bare
+        assert under_test.sample(trace(trace_id, span_id=SPAN_ID, id="0123456789abcdef", input="?")) == bare
 
 
-@unhurried
-@given(trace_ids)
-def test_a_rate_of_one_chooses_all_and_zero_none(trace_id: str) -> None:
-    assert sampler(rule(1.0)).sample(trace(trace_id)) == Sampling(
-        (Choice("safety", "default", 1.0),), (RuleTally("all", chosen=True),)
-    )
-    assert sampler(rule(0.0)).sample(trace(trace_id)) == Sampling((), (RuleTally("all", chosen=False),))
+def test_the_share_of_chosen_traces_is_the_rate() -> None:
+    count, ids = 10_000, random_ids(10_000, seed=7)
+    counting_up = [f"request-{number}" for number in range(count)]
+    for rate, drawn in ((0.01, ids), (0.05, ids), (0.5, ids), (0.9, ids), (0.1, counting_up)):
+        chosen = sum(map(bool, chosen_of(sampler(rule(rate)), drawn)))
+        assert abs(chosen - rate * count) <= 3 * (count * rate * (1 - rate)) ** 0.5, rate
+    # Two keys agree as often as two independent draws do: on a hundredth of all traces.
+    by_key = [chosen_of(sampler(rule(0.1), key=key), ids) for key in ("tracejudge", "other")]
+    both = sum(bool(one and other) for one, other in zip(*by_key, strict=True))
+    assert abs(both - 100) <= 30
 
 
-# --- which rules match ---
-
-PATTERNS = {
-    "no pattern": (Where(), {}, True),
-    "the same": (Where(service="shop"), {}, True),
-    "another": (Where(service="shop"), {"service": "shop-2"}, False),
-    "only a part": (Where(service="hop"), {}, False),
-    "star at the end": (Where(service="shop-*"), {"service": "shop-2"}, True),
-    "star for nothing": (Where(service="shop*"), {}, True),
-    "star over lines": (Where(service="shop*"), {"service": "shop\n2"}, True),
-    "star in the middle": (Where(service="s*p"), {}, True),
-    "question mark": (Where(service="sh?p"), {}, True),
-    "question mark for nothing": (Where(service="shop?"), {}, False),
-    "capitals": (Where(service="Shop"), {}, False),
-    "a dot is a dot": (Where(release="1.2"), {"release": "1x2"}, False),
-    "environment": (Where(environment="prod"), {"environment": "prod"}, True),
-    "no environment": (Where(environment="prod"), {}, False),
-    "any environment, also none": (Where(environment="*"), {}, True),
-    "some environment": (Where(environment="?*"), {}, False),
-    "name": (Where(name="answer_*"), {"name": "answer_question"}, True),
-    "release": (Where(release="2024-*"), {"release": "2025-01"}, False),
-    "model": (Where(model="gpt-6*"), {"model": "gpt-6-luna"}, True),
-    "all of several": (Where(service="shop", environment="prod"), {"environment": "prod"}, True),
-    "one of several": (Where(service="shop", environment="prod"), {"environment": "test"}, False),
-}
+def test_a_rule_matches_by_patterns() -> None:
+    for where, fields, matches in read_table(__file__, "patterns")["rows"]:
+        assert bool(sampler(rule(where=Where(**where))).sample(trace(**fields)).rules) is matches, (where, fields)
 
 
-@each_case(("where", "fields", "matches"), PATTERNS.values(), ids=PATTERNS.keys())
-def test_a_rule_matches_by_patterns(where: Where, fields: dict[str, Any], matches: bool) -> None:  # noqa: FBT001
-    assert bool(sampler(rule(where=where)).sample(trace(**fields)).rules) is matches
-
-
-HAS = {
-    "input": ({"input": "Why?"}, True),
-    "blank input": ({"input": " \n"}, False),
-    "messages": ({"messages": [Message("user", "Hello")]}, True),
-    "no messages": ({"messages": []}, False),
-    "context as a text": ({"context": ["A document."]}, True),
-    "context as an object": ({"context": [Document("A document.")]}, True),
-    "blank documents": ({"context": ["", Document(" ")]}, False),
-    "empty context": ({"context": []}, False),
-    "expected_response": ({"expected_response": "Yes."}, True),
-    "expected_facts": ({"expected_facts": ["", "A fact"]}, True),
-    "guidelines": ({"guidelines": ["Be brief."]}, True),
-    "tool_calls": ({"tool_calls": [ToolCall("search")]}, True),
-    "spans": ({"spans": [Span("00f067aa0ba902b7", "root")]}, True),
-    "nothing": ({}, False),
-}
-
-
-@each_case(("fields", "matches"), HAS.values(), ids=HAS.keys())
-def test_a_rule_matches_by_the_fields_of_a_trace(fields: dict[str, Any], matches: bool) -> None:  # noqa: FBT001
-    (name,) = fields or {"input": None}
-    under_test = sampler(rule(where=Where(has=(name,))))
-    assert bool(under_test.sample(trace(**fields)).rules) is matches
+def test_a_rule_matches_by_the_fields_of_a_trace() -> None:
+    rows: list[tuple[str, Any, bool]] = [
+        ("input", "Why?", True),
+        ("input", " \n", False),
+        ("input", None, False),
+        ("messages", [Message("user", "Hello")], True),
+        ("messages", [], False),
+        ("context", ["A document."], True),
+        ("context", [Document("A document.")], True),
+        ("context", ["", Document(" ")], False),
+        ("context", [], False),
+        ("expected_response", "Yes.", True),
+        ("expected_facts", ["", "A fact"], True),
+        ("guidelines", ["Be brief."], True),
+        ("tool_calls", [ToolCall("search")], True),
+        ("spans", [Span(SPAN_ID, "root")], True),
+    ]
+    for name, value, matches in rows:
+        found = sampler(rule(where=Where(has=(name,)))).sample(trace(**{name: value})).rules
+        assert bool(found) is matches, (name, value)
+    both = sampler(rule(where=Where(has=("input", "context"))))
+    assert not both.sample(trace(input="Why?")).rules
+    assert both.sample(trace(input="Why?", context=["A document."])).rules
+    assert {choice.judge for choice in sampler_of(Settings()).sample(trace()).choices} == {
+        "relevance_to_query",
+        "safety",
+    }
+    grounded = sampler_of(Settings()).sample(trace(context=["A document."])).choices
+    assert {choice.judge for choice in grounded} == {"relevance_to_query", "safety", "groundedness"}, "default rules"
 
 
 def test_retrieval_spans_and_named_tools_count_as_context() -> None:
-    span = Span("00f067aa0ba902b7", "search", kind="RETRIEVER", outputs=["Tea."])
     tea_trace = trace(tool_calls=[ToolCall("kb_search", result="Tea.")])
-    has_context = Where(has=("context",))
     under_test = sampler(
-        rule(name="plain", where=has_context),
-        rule(name="tools", where=has_context, context_tools=("kb_search",)),
+        rule(name="plain", where=HAS_CONTEXT),
+        rule(name="tools", where=HAS_CONTEXT, context_tools=("kb_search",)),
         rule(name="any", context_tools=("find", "kb_search")),
     )
-
-    def matching(subject: Trace) -> list[str]:
-        return [tally.rule for tally in under_test.sample(subject).rules]
-
-    assert matching(trace()) == ["any"]
-    assert matching(trace(spans=[span])) == ["plain", "tools", "any"]
-    assert matching(trace(spans=[Span("00f067aa0ba902b7", "search", kind="RETRIEVER")])) == ["any"]
-    assert matching(tea_trace) == ["tools", "any"]
-    assert (under_test.rules.matching(tea_trace).context_tools, under_test.rules.matching(trace()).context_tools) == (
-        ("kb_search", "find"),
-        ("find", "kb_search"),
-    )
+    for subject, matching in (
+        (trace(), ["any"]),
+        (trace(spans=[Span(SPAN_ID, "search", kind="RETRIEVER", outputs=["Tea."])]), ["plain", "tools", "any"]),
+        (trace(spans=[Span(SPAN_ID, "search", kind="RETRIEVER")]), ["any"]),
+        (tea_trace, ["tools", "any"]),
+    ):
+        assert [tally.rule for tally in under_test.sample(subject).rules] == matching
+    assert under_test.rules.matching(tea_trace).context_tools == ("kb_search", "find")
+    assert under_test.rules.matching(trace()).context_tools == ("find", "kb_search")
 
 
-def test_a_rule_wants_all_that_it_names() -> None:
-    under_test = sampler(rule(where=Where(has=("input", "context"))))
-    assert not under_test.sample(trace(input="Why?")).rules
-    assert under_test.sample(trace(input="Why?", context=["A document."])).rules
-
-
-# --- whatever the rate ---
-
-ALWAYS = {
-    "error": (("error",), {"error": "timeout"}, True),
-    "no error": (("error",), {"error": ""}, False),
-    "bad feedback": (("negative_feedback",), {"feedback": Feedback(-0.1)}, True),
-    "neutral feedback": (("negative_feedback",), {"feedback": Feedback(0)}, False),
-    "good feedback": (("negative_feedback",), {"feedback": Feedback(1)}, False),
-    "no feedback": (("negative_feedback",), {}, False),
-    "error where only feedback counts": (("negative_feedback",), {"error": "timeout"}, False),
-    "feedback where only errors count": (("error",), {"feedback": Feedback(-1)}, False),
-    "one of both": (("error", "negative_feedback"), {"feedback": Feedback(-1)}, True),
-    "slow": (("slow",), {"started_at": 1e9, "ended_at": 1e9 + 10}, True),
-    "quick": (("slow",), {"started_at": 1e9, "ended_at": 1e9 + 9.9}, False),
-    "of unknown duration": (("slow",), {"ended_at": 1e9}, False),
-    "slow where only errors count": (("error",), {"started_at": 1e9, "ended_at": 1e9 + 99}, False),
-    "nothing asked": ((), {"error": "timeout", "feedback": Feedback(-1)}, False),
-}
-
-
-@each_case(("always", "fields", "chosen"), ALWAYS.values(), ids=ALWAYS.keys())
-def test_always_chooses_at_any_rate(always: Any, fields: dict[str, Any], chosen: bool) -> None:  # noqa: FBT001
-    got = sampler(rule(0.0, always=always)).sample(trace(**fields))
-    choices = (Choice("safety", "default", 1.0),) if chosen else ()
-    assert got == Sampling(choices, (RuleTally("all", chosen=chosen),))
-
-
-def test_always_needs_a_matching_rule() -> None:
-    under_test = sampler(rule(where=Where(service="other"), always=("error",)))
-    assert under_test.sample(trace(error="timeout")) == Sampling((), ())
-
-
-# --- several rules ---
+def test_always_chooses_at_any_rate() -> None:
+    bad, feedback, began = Feedback(-1), "negative_feedback", 1e9
+    rows: list[tuple[tuple[str, ...], dict[str, Any], bool]] = [
+        (("error",), {"error": "timeout"}, True),
+        (("error",), {"error": ""}, False),
+        ((feedback,), {"feedback": Feedback(-0.1)}, True),
+        ((feedback,), {"feedback": Feedback(0)}, False),
+        ((feedback,), {"feedback": Feedback(1)}, False),
+        ((feedback,), {}, False),
+        ((feedback,), {"error": "timeout"}, False),
+        (("error",), {"feedback": bad}, False),
+        (("error", feedback), {"feedback": bad}, True),
+        (("slow",), {"started_at": began, "ended_at": began + 10}, True),
+        (("slow",), {"started_at": began, "ended_at": began + 9.9}, False),
+        (("slow",), {"ended_at": began}, False),
+        (("error",), {"started_at": began, "ended_at": began + 99}, False),
+        ((), {"error": "timeout", "feedback": bad}, False),
+    ]
+    for always, fields, chosen in rows:
+        got = sampler(rule(0.0, always=always)).sample(trace(**fields))
+        assert got == Sampling((SAFE,) if chosen else (), tallies(all=chosen)), (always, fields)
+    elsewhere = sampler(rule(where=Where(service="other"), always=("error",)))
+    assert elsewhere.sample(trace(error="timeout")) == Sampling((), ()), "the rule must match"
+    both = sampler(rule(0.0, "a", always=("error",)), rule(0.9, "b")).sample(trace(error="timeout"))
+    assert both.choices == (SAFE,), "always in one rule makes the shared evaluation certain"
 
 
 def test_rules_that_want_the_same_share_one_evaluation_with_the_largest_probability() -> None:
     under_test = sampler(rule(0.2, "a"), rule(0.9, "b"), rule(0.25, "c"))
-    assert 0.25 <= position(trace().trace_id, "tracejudge") < 0.9, "this trace is chosen by one of them"
+    assert 0.25 <= position(TRACE_ID, "tracejudge") < 0.9, "this trace is chosen by one of them"
     assert under_test.sample(trace()) == Sampling(
-        (Choice("safety", "default", 0.9),),
-        (RuleTally("a", chosen=False), RuleTally("b", chosen=True), RuleTally("c", chosen=False)),
+        (Choice("safety", "default", 0.9),), tallies(a=False, b=True, c=False)
     )
-
-
-def test_always_in_one_rule_makes_the_shared_evaluation_certain() -> None:
-    got = sampler(rule(0.0, "a", always=("error",)), rule(0.9, "b")).sample(trace(error="timeout"))
-    assert got.choices == (Choice("safety", "default", 1.0),)
+    different = sampler(
+        rule(1.0, "a", ("safety", "relevance_to_query", "safety")),
+        rule(0.95, "b", ("safety",), model="other"),
+        rule(0.9, "c", ("relevance_to_query", "groundedness")),
+    ).sample(trace())
+    expected = [SAFE, Choice("relevance_to_query", "default", 1.0), Choice("safety", "other", 0.95)]
+    assert sorted(different.choices) == sorted([*expected, Choice("groundedness", "default", 0.9)])
+    elsewhere = sampler(rule(0.0, where=Where(service="shop")))
+    assert elsewhere.sample(trace(service="other")) == Sampling((), ()), "no rule matches"
+    assert elsewhere.sample(trace()) == Sampling((), tallies(all=False)), "a rule that did not choose"
 
 
 def test_sessions_are_chosen_as_a_whole() -> None:
@@ -253,54 +206,24 @@ def test_sessions_are_chosen_as_a_whole() -> None:
     assert {len(choices) for choices in chosen.values()} == {1}, "a session is divided"
     share = sum(choices != {()} for choices in chosen.values()) / len(chosen)
     assert abs(share - 0.3) < 0.05
-    without = [under_test.sample(trace(trace_id)).choices for trace_id in random_ids(3000, seed=19)]
+    without = chosen_of(under_test, random_ids(3000, seed=19))
     assert abs(sum(map(bool, without)) / len(without) - 0.3) < 0.03, "traces without a session"
 
 
 def test_an_evaluation_chosen_by_trace_and_by_session_has_the_probability_of_either() -> None:
-    under_test = sampler(rule(0.3, "a"), rule(0.5, "b", sample_by="session"), rule(0.2, "c", judges=("groundedness",)))
-    samples = [
-        under_test.sample(trace(trace_id, session_id=session_id)).choices
-        for trace_id, session_id in zip(random_ids(20_000, seed=1), random_ids(20_000, seed=2), strict=True)
-    ]
-    assert {choice for choices in samples for choice in choices} == {
-        Choice("safety", "default", 0.65),
-        Choice("groundedness", "default", 0.2),
-    }
-    share = sum(any(choice.judge == "safety" for choice in choices) for choices in samples) / len(samples)
-    assert abs(share - 0.65) < 0.02
-    # Without a session both rules choose by the trace.
-    alone = [under_test.sample(trace(trace_id)).choices for trace_id in random_ids(20_000, seed=3)]
-    share = sum(any(choice.judge == "safety" for choice in choices) for choices in alone) / len(alone)
-    assert abs(share - 0.5) < 0.02
-    assert {choice.probability for choices in alone for choice in choices if choice.judge == "safety"} == {0.5}
+    def share(samples: list[tuple[Choice, ...]]) -> float:
+        return sum(any(choice.judge == "safety" for choice in choices) for choices in samples) / len(samples)
 
-
-def test_other_models_and_judges_are_other_evaluations() -> None:
-    got = sampler(
-        rule(1.0, "a", ("safety", "relevance_to_query")),
-        rule(0.95, "b", ("safety",), model="other"),
-        rule(0.9, "c", ("relevance_to_query", "groundedness")),
-    ).sample(trace())
-    assert set(got.choices) == {
-        Choice("safety", "default", 1.0),
-        Choice("relevance_to_query", "default", 1.0),
-        Choice("safety", "other", 0.95),
-        Choice("groundedness", "default", 0.9),
-    }
-    assert len(got.choices) == 4
-
-
-def test_a_judge_named_twice_judges_once() -> None:
-    assert sampler(rule(1.0, judges=("safety", "safety"))).sample(trace()).choices == (
-        Choice("safety", "default", 1.0),
-    )
-
-
-def test_no_matching_rule_is_told_from_a_rule_that_did_not_choose() -> None:
-    under_test = sampler(rule(0.0, where=Where(service="shop")))
-    assert under_test.sample(trace(service="other")) == Sampling((), ())
-    assert under_test.sample(trace()) == Sampling((), (RuleTally("all", chosen=False),))
+    under_test = sampler(rule(0.3, "a"), rule(0.5, "b", sample_by="session"), rule(0.2, "c", ("groundedness",)))
+    ids = zip(random_ids(20_000, seed=1), random_ids(20_000, seed=2), strict=True)
+    samples = [under_test.sample(trace(trace_id, session_id=session_id)).choices for trace_id, session_id in ids]
+    grounded = Choice("groundedness", "default", 0.2)
+    found = {choice for choices in samples for choice in choices}
+    assert found == {Choice("safety", "default", 0.65), grounded}
+    assert abs(share(samples) - 0.65) < 0.02
+    alone = chosen_of(under_test, random_ids(20_000, seed=3))
+    assert abs(share(alone) - 0.5) < 0.02, "without a session both rules choose by the trace"
+    assert {choice for choices in alone for choice in choices} == {Choice("safety", "default", 0.5), grounded}
 
 
 @unhurried
@@ -311,15 +234,6 @@ def test_a_trace_is_chosen_by_rules_together_as_by_the_widest_alone(trace_id: st
     assert together.sample(trace(trace_id)).choices == alone.sample(trace(trace_id)).choices
 
 
-def test_the_default_rules_judge_groundedness_only_with_context() -> None:
-    under_test = sampler_of(Settings())
-    bare = {choice.judge for choice in under_test.sample(trace()).choices}
-    full = {choice.judge for choice in under_test.sample(trace(context=["A document."])).choices}
-    assert (bare, full) == ({"relevance_to_query", "safety"}, {"relevance_to_query", "safety", "groundedness"})
-
-
-# --- what is remembered ---
-
 PATTERNED = (
     rule(0.3, "shop", where=Where(service="sh?p", has=("context",)), always=("error",)),
     rule(0.6, "named", ("relevance_to_query",), where=Where(environment="prod*", has=("input",))),
@@ -328,7 +242,7 @@ PATTERNED = (
 traces = st.builds(
     Trace,
     trace_id=trace_ids,
-    service=st.sampled_from(["shop", "ship", "lab"]),
+    service=st.sampled_from(["shop", "ship", "lab", "medical-chat"]),
     output=st.just("It is."),
     environment=st.sampled_from([None, "prod", "prod-eu", "test"]),
     input=st.sampled_from([None, "Is it?", " "]),
@@ -347,12 +261,110 @@ def test_a_sampler_answers_the_thousandth_trace_as_it_would_the_first(seen: list
         assert first_sampler.rules.matching(each) == sampler(*PATTERNED).rules.matching(each)
 
 
-@pytest.mark.parametrize(
-    "names", [[f"s{number}" for number in range(5_000)], ["s" * 2_000]], ids=["without-end", "as-long-as-texts"]
+def test_names_are_remembered_within_bounds() -> None:
+    for names in ([f"s{number}" for number in range(5_000)], ["s" * 2_000]):
+        under_test = sampler(rule(where=Where(name="s*")))
+        for _ in range(2):
+            assert all(under_test.sample(trace(name=name)).choices for name in names)
+        cache = getclosurevars(under_test._matching).nonlocals["cache"]  # nothing else shows what is remembered
+        assert sum(len(str(name)) for name in cache) <= 4_096 * 8
+
+
+KEPT = rule(name="kept", model="inside", where=MEDICAL, egress=("inside",))
+FREE = rule(name="free", model="outside")
+ILL = trace(service="medical-chat")
+
+
+def asked(under_test: Sampler, subject: Trace) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Return the judges and models of each matching rule."""
+    return {match.rule.name: match.evaluations for match in under_test.rules.matching(subject).rules}
+
+
+def test_a_trace_goes_only_to_models_that_all_matching_rules_allow() -> None:
+    inside, outside = Choice("safety", "inside", 1.0), Choice("safety", "outside", 1.0)
+    sampled = sampler(KEPT, FREE).sample(ILL)
+    assert sampled == Sampling((inside,), tallies(kept=True, free=False))
+    assert sampler(KEPT, FREE).sample(trace()).choices == (outside,), "traces of others go anywhere"
+    rare = rule(0.0, "kept", model="inside", where=MEDICAL, egress=("inside",))
+    assert sampler(rare, FREE).sample(ILL) == Sampling((), tallies(kept=False, free=False)), "though not chosen"
+    both = rule(name="both", model="inside", egress=("inside", "default"))
+    less = rule(name="less", where=MEDICAL, egress=("default",))
+    under_test = sampler(both, less, FREE)
+    assert under_test.sample(ILL).choices == (SAFE,)
+    assert under_test.sample(trace()).choices == (inside,)
+    none = sampler(rule(name="a", model="inside", egress=("inside",)), rule(name="b", egress=("default",)))
+    assert none.sample(ILL).choices == ()
+    unhappy = trace(service="medical-chat", error="broken", feedback=Feedback(score=-1))
+    for always in ("error", "negative_feedback"):
+        under_test = sampler(KEPT, rule(0.0, "free", model="outside", always=(always,)))
+        assert {choice.grader for choice in under_test.sample(unhappy).choices} == {"inside"}
+        assert asked(under_test, unhappy)["free"] == ()
+    under_test = sampler(KEPT, FREE)
+    names = [MODELS[name].judge_model for name in ("default", "inside", "outside")]
+    assert [under_test.rules.allows(ILL, name) for name in names] == [False, True, False]
+    assert all(under_test.rules.allows(trace(), name) for name in names)
+    assert not under_test.rules.allows(ILL, "one that this configuration does not know")
+
+
+def test_two_rules_that_do_not_agree_are_told_once() -> None:
+    under_test = sampler(KEPT, FREE, rule(name="free as well", model="outside"))
+    with capture_logs() as logged:
+        for number in range(20):
+            under_test.sample(trace(str(number), service=f"medical-{number}"))
+            under_test.sample(trace())
+    told = {"event": "egress excludes another rule's model", "rule": "kept", "log_level": "warning"}
+    assert logged == [told | {"other": other} for other in ("free", "free as well")]
+
+
+names = st.sampled_from(["default", "inside", "outside"])
+drawn_rules = st.tuples(
+    names,
+    st.none() | st.sets(names),
+    st.sampled_from([Where(), MEDICAL, Where(has=("input",)), Where(environment="prod")]),
+    rates,
+    st.sets(st.sampled_from(["error", "negative_feedback"])),
 )
-def test_names_are_remembered_within_bounds(names: list[str]) -> None:
-    first_sampler = sampler(rule(where=Where(name="s*")))
-    for _ in range(2):
-        assert all(first_sampler.sample(trace(name=name)).choices for name in names)
-    cache = getclosurevars(first_sampler._matching).nonlocals["cache"]
-    assert sum(len(str(name)) for name in cache) <= 4_096 * 8
+
+
+@unhurried
+@given(st.lists(drawn_rules, max_size=5), traces)
+def test_no_choice_ever_leaves_the_egress_of_any_matching_rule(drawn: list[Any], subject: Trace) -> None:
+    rules = {
+        str(number): rule(
+            rate,
+            str(number),
+            model=model,
+            where=where,
+            always=tuple(always),
+            egress=None if more is None else (*more, model),
+        )
+        for number, (model, more, where, rate, always) in enumerate(drawn)
+    }
+    under_test = sampler(*rules.values())
+    sampled = under_test.sample(subject)
+    chosen = {choice.grader for choice in sampled.choices}
+    # Late feedback may choose all of these.
+    chosen.update(model for asks in asked(under_test, subject).values() for _, model in asks)
+    for tally in sampled.rules:
+        if (egress := rules[tally.rule].egress) is not None:
+            assert chosen <= set(egress)
+    assert all(under_test.rules.allows(subject, MODELS[model].judge_model) for model in chosen)
+
+
+def test_egress_holds_in_a_whole_run(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    """It also applies to evaluations that were sampled before the rule existed."""
+    free: Mapping[str, object] = {"name": "free", "judges": ["safety"], "model": "outside"}
+    kept = {"name": "kept", "judges": ["groundedness"], "model": "inside", "egress": ["inside"]}
+    outside = {"base_url": endpoint.base_url, "model": "judge-1"}
+    models = {"inside": {"provider": "lexical"}, "outside": outside}
+    before = pipeline.worker(roles="ingest", rules=[free], models=models)
+    pipeline.publish(make_traces(5))
+    wait_until(lambda: pipeline.account().chosen == 5, what="the traces to be chosen")
+    assert before.program.terminate() == 0
+    worker = pipeline.worker(rules=[kept, free], models=models, give_up_after=1)
+    wait_until(lambda: pipeline.account().dead == 5, what="the evaluations to be given up")
+    pipeline.publish(make_traces(10, first=5))
+    account = pipeline.settled(15)
+    assert (account.chosen, account.scored, account.lost) == (15, 10, 0)
+    assert (endpoint.calls, account.reasons) == ((), {"dead:judge_rejected": 5})
+    worker.program.wait_for("egress excludes another rule's model")

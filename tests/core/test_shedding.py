@@ -1,4 +1,4 @@
-"""With a judge model dead and its work past the bound: its evaluations are counted and not chosen, all others are."""
+"""A dead judge model that has too much to do is shed: of a trace, of a read, once, and with balanced accounting."""
 
 from collections import Counter
 from typing import Any
@@ -32,9 +32,8 @@ NUMBERS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["both", "alone
 
 def make_ingest(keyspace: Keyspace, *, dead: bool = True, **fields: Any) -> IngestHarness:
     """Make an ingest for which, unless it is alive, one of two judge models is dead and has too much to do."""
-    chosen = IngestHarness(
-        keyspace, **{"rules": (WELL, DEAD, HALF), "models": MODELS, "max_waiting_bytes": 10_000, **fields}
-    )
+    settings = {"rules": (WELL, DEAD, HALF), "models": MODELS, "max_waiting_bytes": 10_000, **fields}
+    chosen = IngestHarness(keyspace, **settings)
     if dead:
         # In Redis too, since ingest hears from there what waits whenever it made a batch.
         keyspace.client.hset(keyspace.keys.waiting, "dead", 10_001)
@@ -44,37 +43,40 @@ def make_ingest(keyspace: Keyspace, *, dead: bool = True, **fields: Any) -> Inge
 
 
 def evaluations(keyspace: Keyspace) -> Counter[str]:
-    """Count what stands in batches, by judge model."""
-    return Counter(
-        batch.judge_model for batch in keyspace.batches().values() for item in batch.items for _ in item.evaluations
-    )
+    """Count what is in batches, by judge model."""
+    batches = keyspace.batches().values()
+    return Counter(batch.judge_model for batch in batches for item in batch.items for _ in item.evaluations)
 
 
-def test_a_trace_that_two_models_want_goes_on_to_the_healthy_one(keyspace: Keyspace) -> None:
+def counted(chosen: IngestHarness, *names: str) -> dict[tuple[str, ...], float]:
+    return select_metrics(samples(chosen.metrics), "shed_total", *names)
+
+
+def test_a_trace_goes_on_to_healthy_models_and_is_shed_without_one(keyspace: Keyspace) -> None:
     chosen = make_ingest(keyspace)
+    shed = {
+        sample.labels["judge_model"]: sample.value
+        for family in chosen.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "tracejudge_shed_total"
+    }
+    assert shed == {"well": 0, "dead": 0}, "every model is there from the start"
     keyspace.append("p1", make_traces(range(5), service="both"))
     chosen.process()
-    assert evaluations(keyspace) == {"well": 5}
-    assert keyspace.counted("sampled", "shed", "shed:dead", "chosen") == {
-        "sampled": 5,
-        "shed": 0,
-        "shed:dead": 10,
-        "chosen": 5,
-    }
-    assert select_metrics(samples(chosen.metrics), "shed_total", "traces_total") == {
+    counts = {"sampled": 5, "shed": 0, "shed:dead": 10, "chosen": 5}
+    assert (evaluations(keyspace), keyspace.counted(*counts)) == ({"well": 5}, counts)
+    assert counted(chosen, "traces_total") == {
         ("shed_total", "judge_model=dead"): 10,
         ("traces_total", "outcome=sampled", "service=both"): 5,
     }
     assert read_balanced_account(keyspace).reasons == {"shed:dead": 10}
-
-
-def test_a_trace_that_only_the_dead_model_wants_is_shed(keyspace: Keyspace) -> None:
+    keyspace.next_case("a trace that only the dead model wants")
     chosen = make_ingest(keyspace)
     keyspace.append("p1", make_traces(range(3), service="alone"))
     keyspace.add(make_trace(3, service="alone"))
     chosen.process()
     assert (evaluations(keyspace), chosen.woken) == ({}, [])
-    assert select_metrics(samples(chosen.metrics), "shed_total", "traces_total", "producer_published_total") == {
+    assert counted(chosen, "traces_total", "producer_published_total") == {
         ("shed_total", "judge_model=dead"): 8,
         ("traces_total", "outcome=shed", "service=alone"): 4,
         ("producer_published_total", "service=alone"): 4,
@@ -83,41 +85,23 @@ def test_a_trace_that_only_the_dead_model_wants_is_shed(keyspace: Keyspace) -> N
     assert (account.published, account.shed, account.chosen, account.reasons) == (4, 4, 0, {"shed:dead": 8})
 
 
-def test_a_shed_trace_published_again_is_chosen_after_the_outage(keyspace: Keyspace) -> None:
-    for dead in (True, False):
-        keyspace.add(make_trace(1, service="alone"))
-        make_ingest(keyspace, dead=dead).process()
-    assert evaluations(keyspace) == {"dead": 2}
-    assert keyspace.counted("shed", "sampled") == {"shed": 1, "sampled": 1}
-    read_balanced_account(keyspace)
-
-
-def test_a_repeated_trace_is_a_duplicate_though_a_model_is_shed(keyspace: Keyspace) -> None:
+def test_repeated_traces_and_steps_shed_nothing_twice(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = make_ingest(keyspace)
     for _ in range(2):
         keyspace.add(make_trace(1, service="both"))
         chosen.process()
     assert keyspace.counted("sampled", "duplicate", "shed:dead") == {"sampled": 1, "duplicate": 1, "shed:dead": 4}
     read_balanced_account(keyspace)
-
-
-def test_shed_evaluations_count_from_the_start_for_every_model(keyspace: Keyspace) -> None:
-    chosen = make_ingest(keyspace)
-    counted = {
-        sample.labels["judge_model"]: sample.value
-        for family in chosen.metrics.registry.collect()
-        for sample in family.samples
-        if sample.name == "tracejudge_shed_total"
-    }
-    assert counted == {"well": 0, "dead": 0}
-
-
-def test_a_step_that_is_repeated_sheds_nothing_twice(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace.next_case("a shed trace that is published again is chosen after the outage")
+    for dead in (True, False):
+        keyspace.add(make_trace(1, service="alone"))
+        make_ingest(keyspace, dead=dead).process()
+    assert (evaluations(keyspace), keyspace.counted("shed", "sampled")) == ({"dead": 2}, {"shed": 1, "sampled": 1})
+    read_balanced_account(keyspace)
+    keyspace.next_case("a step whose answer is lost")
     chosen = make_ingest(keyspace)
     keyspace.append("p1", [*make_traces(range(3), service="both"), *make_traces(range(3, 6), service="alone")])
-    entries = keyspace.read()
-    run = keyspace.store.run
-    answers = iter([False, True])
+    entries, run, answers = keyspace.read(), keyspace.store.run, iter([False, True])
 
     def lossy(*arguments: Any) -> Any:
         answer = run(*arguments)
@@ -131,21 +115,14 @@ def test_a_step_that_is_repeated_sheds_nothing_twice(keyspace: Keyspace, monkeyp
         chosen.process(entries)
     successor = make_ingest(keyspace)
     successor.process(entries)
-    assert keyspace.counted("sampled", "shed", "shed:dead", "chosen") == {
-        "sampled": 3,
-        "shed": 3,
-        "shed:dead": 12,
-        "chosen": 3,
-    }
-    assert select_metrics(samples(successor.metrics), "shed_total") == {}
+    counts = {"sampled": 3, "shed": 3, "shed:dead": 12, "chosen": 3}
+    assert (keyspace.counted(*counts), counted(successor)) == (counts, {})
     read_balanced_account(keyspace)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.tuples(NUMBERS, st.booleans(), st.booleans()), max_size=4))
-def test_the_accounting_balances_at_any_mix(
-    keyspace: Keyspace, rounds: list[tuple[list[tuple[int, str]], bool, bool]]
-) -> None:
+def test_the_accounting_balances(keyspace: Keyspace, rounds: list[tuple[list[tuple[int, str]], bool, bool]]) -> None:
     before, shed = keyspace.counted("shed:dead")["shed:dead"], 0
     for numbers, dead, again in rounds:
         chosen = make_ingest(keyspace, dead=dead)
@@ -155,15 +132,21 @@ def test_the_accounting_balances_at_any_mix(
             chosen.process(entries)
         account = read_balanced_account(keyspace)
         assert account.unread == 0
-        shed += int(select_metrics(samples(chosen.metrics), "shed_total").get(("shed_total", "judge_model=dead"), 0))
+        shed += int(counted(chosen).get(("shed_total", "judge_model=dead"), 0))
         assert sum(evaluations(keyspace).values()) == account.chosen
     assert keyspace.counted("shed:dead")["shed:dead"] - before == shed
 
 
-def test_batches_chosen_in_a_read_shed_the_rest_of_the_same_read(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_begin_and_end_of_shedding_lie_within_a_read(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
+    chosen = make_ingest(keyspace)
+    with capture_logs() as logs:
+        for waiting in ({"dead": 10_001}, {"dead": 10_001}, {}, {}):
+            chosen.pressure.set_waiting(waiting)
+            chosen.ingest.run_once()
+    events = [(entry["event"], entry["judge_model"]) for entry in logs]
+    assert events == [("shedding started", "dead"), ("shedding ended", "dead")]
+    keyspace.next_case("the rest of a read")
     monkeypatch.setattr(group_reader, "READ_BYTES", 500)
     chosen = make_ingest(keyspace, dead=False, max_waiting_bytes=1_000)
     chosen.pressure.set_open_circuits({"dead": 60.0})
@@ -176,18 +159,3 @@ def test_batches_chosen_in_a_read_shed_the_rest_of_the_same_read(
     account = read_balanced_account(keyspace)
     assert (account.sampled + account.shed, account.chosen) == (20, 2 * account.sampled)
     assert account.shed > 0
-
-
-def test_begin_and_end_of_shedding_are_logged_once(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_BLOCK_MS", 1)
-    chosen = make_ingest(keyspace)
-    with capture_logs() as logs:
-        for _ in range(2):
-            chosen.ingest.run_once()
-        chosen.pressure.set_waiting({})
-        for _ in range(2):
-            chosen.ingest.run_once()
-    assert [(entry["event"], entry["judge_model"]) for entry in logs] == [
-        ("shedding started", "dead"),
-        ("shedding ended", "dead"),
-    ]

@@ -1,10 +1,13 @@
-"""Starting and stopping a worker."""
+"""Starting and stopping a worker; and every published trace is judged once and counted once, whatever happens to it."""
 
+import itertools
 import json
 import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -44,41 +47,10 @@ Runtime.start, worker_control.Signals._on_signal = start, note
 OURS = "\nfrom worker.cli import main\nsys.exit(main())"
 CELERY_S = "\nfrom celery.__main__ import main\nsys.exit(main())"
 SECOND_WAY = pytest.mark.slow("a second variant")
+STARTS = "a start of a worker, or seconds of CPU, for what shorter tests touch too"
 SAFE = [{"name": "safe", "judges": ["safety"]}]
-
-
-def test_plain_celery_starts_the_same_worker_from_any_folder(pipeline: Pipeline) -> None:
-    worker = pipeline.worker(*CELERY)
-    pipeline.publish(make_traces(20))
-    assert pipeline.settled(20).scored == 60
-    warned = re.search(r'"no configuration [^"]*"', worker.program.stderr)
-    assert warned is not None
-    assert "there is no tracejudge.toml in /" in warned[0]
-    assert warned[0].endswith(': the built-in heuristic judges every trace; `tracejudge init` writes one"')
-
-
-@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
-@pytest.mark.parametrize("pool", ["solo", "prefork -c 1 -O fair", "processes"])
-def test_celery_with_another_pool_exits_with_one_line(pipeline: Pipeline, pool: str) -> None:
-    worker = pipeline.worker(*CELERY, "-P", *pool.split(), wait=False)
-    if pool.startswith("prefork"):
-        # Celery cannot tell its own default from the same word on the command line; the configured pool is used.
-        worker.program.wait_for("worker started")
-        return
-    assert worker.program.wait() == 2
-    log_lines = [line for line in worker.program.stderr.splitlines() if line.startswith("tracejudge: ")]
-    assert log_lines == [
-        "tracejudge: the pool must be threads; leave out -P/--pool, size and pool come from the configuration"
-    ]
-
-
-def test_a_wrong_configuration_ends_the_start_with_one_line(pipeline: Pipeline) -> None:
-    for command in ((), CELERY):
-        worker = pipeline.worker(*command, wait=False, rules=[{"name": "x", "judges": ["groundednes"]}])
-        assert worker.program.wait() == 2
-        assert worker.program.stderr.strip() == (
-            "tracejudge: TRACEJUDGE_RULES: rules[0].judges: there is no judge 'groundednes'; did you mean groundedness?"
-        )
+TRACES = 3_000
+TWO_JUDGES = [{"name": "all", "judges": ["groundedness", "relevance_to_query"]}]
 
 
 def leases_are_released(pipeline: Pipeline) -> bool:
@@ -110,7 +82,85 @@ def readers(pipeline: Pipeline) -> list[Any]:
     return pipeline.store.call(lambda client: client.xinfo_consumers(pipeline.keys.traces, INGEST_GROUP))
 
 
-@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
+def check_judged_twice_once(pipeline: Pipeline, traces: int) -> None:
+    """Check that two judges gave each trace one verdict each."""
+    assert pipeline.ledger_size() == 2 * traces
+    ids = Counter(entry.verdict.evaluation_id for entry in pipeline.outbox())
+    assert (len(ids), set(ids.values())) == (2 * traces, {1})
+
+
+def test_plain_celery_starts_the_same_worker_from_any_folder(pipeline: Pipeline, otlp: collector.OtlpReceiver) -> None:
+    """Its verdicts reach an OTLP receiver as a span and an event, and its log lines have the trace's id."""
+    worker = pipeline.worker(*CELERY, otlp_endpoint=otlp.endpoint)
+    traces = make_traces(20)
+    pipeline.publish(traces)
+    assert pipeline.settled(20).scored == 60
+    wait_until(lambda: len(otlp.logs) == 60, what="the events to arrive")
+    worker.program.signal(signal.SIGINT)
+    assert worker.program.wait() in (0, 130), "Ctrl-C ends it"
+    warned = re.search(r'"no configuration [^"]*"', worker.program.stderr)
+    assert warned is not None
+    assert "there is no tracejudge.toml in /" in warned[0]
+    assert warned[0].endswith(': the built-in heuristic judges every trace; `tracejudge init` writes one"')
+    lines = [line for line in worker.program.stderr.splitlines() if line.startswith("{")]
+    verdicts = [json.loads(line) for line in lines if '"event": "verdict"' in line]
+    assert {line["trace_id"] for line in verdicts} == {trace.trace_id for trace in traces}
+    assert not re.search(r"Parcel \d", worker.program.output)
+    place = collector.Link(traces[0].trace_id, traces[0].span_id)
+    (span,) = (each for each in otlp.spans if each.name == "evaluate groundedness" and place in each.links)
+    assert (span.kind, span.parent_span_id, span.attributes["openinference.span.kind"]) == ("INTERNAL", "", "EVALUATOR")
+    events = [event for event in otlp.logs if (event.trace_id, event.span_id) == (place.trace_id, place.span_id)]
+    assert {event.event_name for event in events} == {"gen_ai.evaluation.result"}
+    assert {
+        "gen_ai.evaluation.name": "groundedness",
+        "gen_ai.evaluation.score.value": 1.0,
+        "gen_ai.evaluation.score.label": "yes",
+    } in [event.attributes for event in events]
+
+
+@pytest.mark.slow(STARTS)
+def test_celery_with_another_pool_exits_with_one_line(pipeline: Pipeline) -> None:
+    # Celery cannot tell its own default from the same word on the command line; the configured pool is used.
+    pipeline.worker(*CELERY, "-P", "prefork", "-c", "1", "-O", "fair", wait=False).program.wait_for("worker started")
+    for pool in ("solo", "processes"):
+        worker = pipeline.worker(*CELERY, "-P", pool, wait=False)
+        assert worker.program.wait() == 2
+        log_lines = [line for line in worker.program.stderr.splitlines() if line.startswith("tracejudge: ")]
+        assert log_lines == [
+            "tracejudge: the pool must be threads; leave out -P/--pool, size and pool come from the configuration"
+        ]
+
+
+def test_a_start_that_fails_exits_with_status_2_and_one_line(pipeline: Pipeline) -> None:
+    for command in ((), CELERY):
+        worker = pipeline.worker(*command, wait=False, rules=[{"name": "x", "judges": ["groundednes"]}])
+        assert worker.program.wait() == 2
+        assert worker.program.stderr.strip() == (
+            "tracejudge: TRACEJUDGE_RULES: rules[0].judges: there is no judge 'groundednes'; did you mean groundedness?"
+        )
+    first = pipeline.worker()
+    second = pipeline.worker(wait=False, metrics_port=str(first.port))
+    assert second.program.wait() == 2
+    assert "tracejudge: metrics_port: 127.0.0.1:" in second.program.stderr
+
+
+@pytest.mark.slow(STARTS)
+def test_keys_of_another_version_end_the_start_and_stay_unchanged(pipeline: Pipeline) -> None:
+    """This version would not find the evaluations of version 0.1, and would judge their traces again."""
+    for name, value in ((f"chosen:{1:032x}", "1"), (f"ledger:{2:032x}", "scored"), ("layout", "3")):
+        key = f"{pipeline.prefix}:{name}"
+        pipeline.store.call(methodcaller("set", key, value))
+        worker = pipeline.worker(wait=False)
+        assert worker.program.wait(SETTLING_S) == 2, worker.program.output
+        (line,) = [line for line in worker.program.stderr.splitlines() if "redis_url" in line]
+        assert "version" in line or "0.1" in line, line
+        assert "let that version finish its work, then delete its keys or flush this Redis" in line
+        reply = pipeline.store.call(lambda client: list(client.scan_iter(f"{pipeline.prefix}:*")))
+        assert reply == [key.encode()], "nothing is written"
+        pipeline.store.call(methodcaller("delete", key))
+
+
+@pytest.mark.slow(STARTS)
 @pytest.mark.parametrize("command", [(), pytest.param(CELERY, marks=SECOND_WAY)], ids=["tracejudge", "celery"])
 def test_roles_can_run_in_processes_of_their_own(pipeline: Pipeline, command: tuple[str, ...]) -> None:
     pipeline.worker(*command, roles="ingest")
@@ -123,36 +173,7 @@ def test_roles_can_run_in_processes_of_their_own(pipeline: Pipeline, command: tu
     assert exporter.counted(60).total("tracejudge_verdicts_total") == 60
 
 
-def test_a_failed_start_exits_with_an_error_status(pipeline: Pipeline) -> None:
-    first = pipeline.worker()
-    second = pipeline.worker(wait=False, metrics_port=str(first.port))
-    assert second.program.wait() == 2
-    assert "tracejudge: metrics_port: 127.0.0.1:" in second.program.stderr
-
-
-@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        (f"chosen:{1:032x}", "1"),
-        pytest.param(f"ledger:{2:032x}", "scored", marks=SECOND_WAY),
-        pytest.param("layout", "3", marks=SECOND_WAY),
-    ],
-)
-def test_keys_of_another_version_end_the_start_and_stay_unchanged(pipeline: Pipeline, name: str, value: str) -> None:
-    """This version would not find the evaluations of version 0.1, and would judge their traces again."""
-    key = f"{pipeline.prefix}:{name}"
-    pipeline.store.call(lambda client: client.set(key, value))
-    worker = pipeline.worker(wait=False)
-    assert worker.program.wait(SETTLING_S) == 2, worker.program.output
-    (line,) = [line for line in worker.program.stderr.splitlines() if "redis_url" in line]
-    assert "version" in line or "0.1" in line, line
-    assert "let that version finish its work, then delete its keys or flush this Redis" in line
-    reply = pipeline.store.call(lambda client: list(client.scan_iter(f"{pipeline.prefix}:*")))
-    assert reply == [key.encode()], "nothing is written"
-
-
-def test_sigterm_finishes_running_work_and_exits_with_zero(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+def test_sigterm_finishes_running_work_within_the_grace(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     hold = replies.Hold()
     endpoint.behaviour = replies.held(hold)
     worker = busy_worker(pipeline, endpoint, grace_s=60)
@@ -172,9 +193,7 @@ def test_sigterm_releases_work_that_exceeds_the_grace_period(pipeline: Pipeline,
     assert_finished_by_another(pipeline, endpoint)
 
 
-def test_a_stopping_worker_starts_no_call_and_waits_for_those_under_way(
-    pipeline: Pipeline, endpoint: ChatEndpoint
-) -> None:
+def test_a_stopping_worker_starts_no_call_and_waits_for_others(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     hold = replies.Hold()
     # Calls that begin before the judging consumer sees the stop end long after it.
     endpoint.behaviour = replies.from_call(5, replies.slow(10.0), before=replies.held(hold))
@@ -235,7 +254,7 @@ def test_a_second_signal_ends_the_grace_period_and_releases_the_work(  # noqa: P
     assert_finished_by_another(pipeline, endpoint)
 
 
-@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
+@pytest.mark.slow(STARTS)
 @pytest.mark.parametrize("command", [pytest.param((), marks=SECOND_WAY), CELERY], ids=["tracejudge", "celery"])
 def test_sigquit_releases_the_work_without_a_grace_period(
     pipeline: Pipeline, endpoint: ChatEndpoint, command: tuple[str, ...]
@@ -283,41 +302,64 @@ def test_a_worker_waits_for_redis_at_the_start(at_redis: AtRedis) -> None:
         server.stop()
 
 
-def test_a_verdict_reaches_an_otlp_receiver_as_a_span_and_an_event(
-    pipeline: Pipeline, otlp: collector.OtlpReceiver
-) -> None:
-    pipeline.worker(otlp_endpoint=otlp.endpoint, rules=[{"name": "all", "judges": ["groundedness"]}])
-    (trace,) = make_traces(1)
-    pipeline.publish([trace])
-    wait_until(lambda: otlp.logs, what="the event to arrive")
-    span = next(span for span in otlp.spans if span.name == "evaluate groundedness")
-    assert (span.kind, span.parent_span_id, span.attributes["openinference.span.kind"]) == ("INTERNAL", "", "EVALUATOR")
-    assert list(span.links) == [collector.Link(trace.trace_id, trace.span_id)]
-    (event,) = otlp.logs
-    assert (event.event_name, event.trace_id, event.span_id) == (
-        "gen_ai.evaluation.result",
-        trace.trace_id,
-        trace.span_id,
-    )
-    assert event.attributes == {
-        "gen_ai.evaluation.name": "groundedness",
-        "gen_ai.evaluation.score.value": 1.0,
-        "gen_ai.evaluation.score.label": "yes",
-    }
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.endurance("15 s of CPU"))])
+def test_traces_with_two_judges_give_two_verdicts_once_each(pipeline: Pipeline, count: int) -> None:
+    worker = pipeline.worker(rules=TWO_JUDGES, log_level="warning")
+    pipeline.publish(make_traces(count))
+    account = pipeline.settled(count)
+    worker.counted(count, "tracejudge_traces_total", outcome="sampled")
+    page = worker.counted(2 * count)
+    assert (account.published, account.sampled, account.chosen, account.scored) == (count, count, 2 * count, 2 * count)
+    assert account.lost == 0
+    assert page.total("tracejudge_verdicts_total") == 2 * count
+    assert page.total("tracejudge_traces_total", outcome="sampled") == count
+    check_judged_twice_once(pipeline, count)
 
 
-def test_each_log_line_is_json_with_the_trace_s_id(pipeline: Pipeline) -> None:
-    worker = pipeline.worker()
-    pipeline.publish(make_traces(3))
-    pipeline.settled(3)
-    worker.program.terminate()
-    lines = [line for line in worker.program.stderr.splitlines() if line.startswith("{")]
-    verdicts = [json.loads(line) for line in lines if '"event": "verdict"' in line]
-    assert {line["trace_id"] for line in verdicts} == {trace.trace_id for trace in make_traces(3)}
-    assert not re.search(r"Parcel \d", worker.program.output)
+@pytest.mark.slow("waits longer than a lease of 15 s")
+@pytest.mark.faults
+def test_nothing_is_lost_or_counted_twice_when_a_worker_is_killed(pipeline: Pipeline) -> None:
+    first = pipeline.worker(rules=TWO_JUDGES, log_level="warning")
+    pipeline.publish(make_traces(TRACES))
+    wait_until(lambda: pipeline.counter("scored") > TRACES // 10, what="work to be well under way")
+    scraped_before = first.scrape().total("tracejudge_verdicts_total")
+    first.program.kill()
+    finished_at_kill = pipeline.ledger_size()
+    assert 0 < finished_at_kill < 2 * TRACES, "the kill must fall into the middle of the work"
+
+    second = pipeline.worker(rules=TWO_JUDGES, log_level="warning")
+    wait_until(lambda: pipeline.ledger_size() > finished_at_kill, what="work to go on after the restart")
+    account = pipeline.settled(TRACES)
+    assert (account.chosen, account.scored, account.lost) == (2 * TRACES, 2 * TRACES, 0)
+    check_judged_twice_once(pipeline, TRACES)
+    lag = {"exporter": "metrics"}
+    wait_until(lambda: second.scrape().value("tracejudge_outbox_lag", **lag) == 0, what="the outbox to be read")
+    assert scraped_before + second.scrape().total("tracejudge_verdicts_total") <= 2 * TRACES
 
 
-def test_ctrl_c_ends_a_worker_too(pipeline: Pipeline) -> None:
-    worker = pipeline.worker()
-    worker.program.signal(signal.SIGINT)
-    assert worker.program.wait() in (0, 130)
+@pytest.mark.slow("three runs one after the other")
+def test_a_rate_samples_the_same_traces_in_every_run(new_pipeline: Callable[[str], Pipeline], prefix: str) -> None:
+    chosen = []
+    for rate, workers in ((0.1, 1), (0.1, 2), (0.2, 1)):
+        pipeline = new_pipeline(f"{prefix}-{len(chosen)}")
+        for _ in range(workers):
+            pipeline.worker(rules=[{"name": "some", "judges": ["safety"], "rate": rate}], log_level="warning")
+        pipeline.publish(make_traces(TRACES))
+        account = pipeline.settled(TRACES)
+        assert account.lost == 0
+        assert account.sampled + account.not_sampled == TRACES
+        verdicts = [entry.verdict for entry in pipeline.outbox()]
+        assert {verdict.probability for verdict in verdicts} == {rate}
+        chosen.append({verdict.trace_id for verdict in verdicts})
+    once, by_two_workers, at_double_rate = chosen
+    assert abs(len(once) - 0.1 * TRACES) <= 50
+    assert once == by_two_workers
+    assert once < at_double_rate
+
+
+def test_traces_published_twice_are_judged_once(pipeline: Pipeline) -> None:
+    pipeline.worker(rules=TWO_JUDGES)
+    for _ in itertools.repeat(None, 2):
+        pipeline.publish(make_traces(50))
+    account = pipeline.settled(100)
+    assert (account.sampled, account.duplicate, account.scored, account.lost) == (50, 50, 100, 0)

@@ -104,13 +104,16 @@ class JudgingWorker:
         models: Mapping[str, ModelSettings] | None = None,
         configured_models: Callable[[], frozenset[str] | None] = lambda: None,
         limited: Callable[[ChatModel], LimitedModel] | None = None,
+        limit: int = 256,
         **settings: Any,
     ) -> None:
+        self._keyspace = keyspace
         self.settings: Settings = settings_of(keyspace, models=models or {"default": MODEL}, **settings)
         self.models = {name: HeldModel(steps or (YES,), model) for name, model in self.settings.models.items()}
         self.model = self.models["default"]
         self.all_limits = {model.judge_model: FakeLimits() for model in self.settings.models.values()}
         self.limits = self.all_limits[self.model.settings.judge_model]
+        self.limits.limit = limit
         self.ledger = Ledger(keyspace.store, self.settings)
         behind = {name: limited(model) for name, model in self.models.items()} if limited else {}
         judges = catalogue() if judges is None else judges
@@ -149,27 +152,35 @@ class JudgingWorker:
             if hash_in_id(batch_id) in labels:
                 self.notify(labels[hash_in_id(batch_id)])
 
-    def run(self, *batch_ids: str) -> None:
+    def run(self, *batch_ids: str, **settled: int) -> None:
         """Start the tasks, and wait for the end of all that was begun."""
         self.wake(*batch_ids)
-        self.settle()
+        self.settle(**settled)
 
     def look(self) -> None:
         """Run the worker's sweeper once."""
         self.judging.renew_overdue()
         self.sweeper.sweep()
 
-    def sweep(self) -> None:
+    def sweep(self, **settled: int) -> None:
         """Run the worker's sweeper once, and wait for the end of all that was begun."""
         self.look()
-        self.settle()
+        self.settle(**settled)
 
-    def settle(self) -> None:
+    def sweep_due(self, **settled: int) -> None:
+        """Run the sweeper when all batches are due."""
+        self._keyspace.make_due()
+        self.sweep(**settled)
+
+    def settle(self, **settled: int) -> None:
+        """Wait for the end of all that was begun; check the ends of all evaluations, as `assert_settled` does."""
         wait_until(lambda: all(task.done() for task in self._tasks), what="the end of all tasks")
         assert not self.judging.held
         for task in self._tasks:
             task.result()
         self._tasks.clear()
+        if settled:
+            assert_settled(self._keyspace, **settled)
 
     def begin(self, batch_id: str) -> None:
         """Lease what there is capacity for, and run until the model answers."""
@@ -179,10 +190,10 @@ class JudgingWorker:
         wait_until(lambda: len(self.model.reached) > before, what="the first request")
         self.rest()
 
-    def end(self) -> None:
+    def end(self, **settled: int) -> None:
         """Release the model's answer, and wait for the end of what was begun."""
         self.model.answers.set()
-        self.settle()
+        self.settle(**settled)
 
     def rest(self) -> None:
         """Wait until as much is taken as there is capacity for."""
@@ -207,6 +218,13 @@ class Workers(AbstractContextManager["Workers"]):
     def __call__(self, *steps: Step | str | Answering, **options: Any) -> JudgingWorker:
         self._opened.append(JudgingWorker(self._keyspace, *steps, **options))
         return self._opened[-1]
+
+    def begun(self, count: int, **options: Any) -> tuple[JudgingWorker, str]:
+        """Make a worker that has leased a batch of so many evaluations, and whose model does not answer yet."""
+        (batch_id,) = choose(self._keyspace, count)
+        worker = self(**options)
+        worker.begin(batch_id)
+        return worker, batch_id
 
     def __exit__(self, *error: object) -> None:
         for each in self._opened:

@@ -7,7 +7,6 @@ import pytest
 
 from judges.agent import loop
 from support.judging_parts import Workers
-from support.leases_parts import BEGIN_S, TTL_S, add
 from support.partition_parts import three_partitions
 from support.processes import PATIENCE_S
 from support.stage_parts import Keyspace
@@ -50,18 +49,7 @@ def fresh_keyspaces(any_redis_url: str, prefix: str) -> Iterator[Callable[[], Ke
 
 @pytest.fixture
 def leases(keyspace: Keyspace) -> Leases:
-    return Leases(keyspace.store, tries_ttl_s=TTL_S)
-
-
-@pytest.fixture
-def batch_id(keyspace: Keyspace) -> str:
-    return add(keyspace)
-
-
-@pytest.fixture
-def batch_ids(keyspace: Keyspace) -> list[str]:
-    """Three batches, the oldest first."""
-    return [add(keyspace, made_at_s=BEGIN_S + number) for number in range(3)]
+    return Leases(keyspace.store, tries_ttl_s=7200)
 
 
 @pytest.fixture

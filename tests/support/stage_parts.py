@@ -23,7 +23,8 @@ from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import IngestHook, TraceHookContext, build_hooks, installed
 from worker.core.ingest.consumer import IngestConsumer, Planner
-from worker.core.queue.batch import Batch, decode_batch
+from worker.core.queue.batch import Batch, batch_header, decode_batch, fresh_id, made_at_ms
+from worker.core.queue.leases import READY_MS
 from worker.core.queue.ledger import Ledger, field_of
 from worker.core.runtime.partition import Maintenance
 from worker.core.selection.sampling import Rules, Sampler
@@ -61,6 +62,16 @@ class Keyspace(AbstractContextManager["Keyspace"]):
     def __exit__(self, *error: object) -> None:
         self.client.close()
         self.store.close()
+
+    def next_case(self, name: str) -> None:
+        """Delete all keys for the next case of a test, and print its name, which pytest shows with a failure."""
+        print(f"case: {name}")  # noqa: T201
+        for key in self.client.scan_iter(match=f"*{self.prefix}:*", count=1000):
+            self.client.delete(key)
+        self.store.make_group(self.keys.traces, INGEST_GROUP)
+        self._numbers.clear()
+        self._confirmed.clear()
+        self._began_s = time.monotonic()
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -164,6 +175,17 @@ class Keyspace(AbstractContextManager["Keyspace"]):
         """Make batches due now or soon; all of them where none is named."""
         due_ms = (time.time() + in_s) * 1000
         self.client.zadd(self.keys.leases, dict.fromkeys(batch_ids or self.batches(), due_ms), xx=True)
+
+    def add_batch(self, model: str = "lexical", *, made_at_s: float = 1_700_000_000.0) -> str:
+        """Leave a batch without evaluations as ingest does."""
+        batch_id = fresh_id(model, made_at_s)
+        payload = batch_header(batch_id, "default", model, made_at_s) + "]}"
+        self.client.set(self.keys.batch(batch_id), payload)
+        self.client.hincrby(self.keys.waiting, model, len(payload))
+        self.client.zadd(self.keys.ready(model), {batch_id: made_at_ms(batch_id)})
+        self.client.zadd(self.keys.leases, {batch_id: 0})
+        self.make_due(batch_id, in_s=READY_MS / 1000)
+        return batch_id
 
     def waiting(self) -> dict[str, int]:
         return {model.decode(): int(size) for model, size in self.client.hgetall(self.keys.waiting).items()}

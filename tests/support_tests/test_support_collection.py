@@ -16,7 +16,6 @@ ROOT = TESTS.parent
 OPTIONS_OF_PYTEST = {"-n", "-m"}
 WHOLLY_SLOW = {
     "base/test_cli_partitions.py",
-    "core/test_moving_slots.py",
     "features/board/test_board_browser.py",
     "deploy/end_to_end/test_end_to_end_changes.py",
     "deploy/end_to_end/test_end_to_end_incidents.py",
@@ -47,8 +46,6 @@ WHOLLY_SLOW = {
     "faults/test_soak.py",
     "faults/test_upgrade.py",
     "pipeline/test_frozen.py",
-    "core/scenarios/test_scenario_load.py",
-    "core/scenarios/test_scenario_workers.py",
     "features/canary/test_canary.py",
     "producers/otel/test_otel_instrumentations.py",
     "producers/test_sdk_interpreters.py",

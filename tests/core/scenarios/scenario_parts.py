@@ -33,7 +33,7 @@ SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_SCENARIO_SCALE", "1/20"
 MINUTE_S: Final = 60 * SCALE
 RECOVERY_S: Final = PATIENCE_S
 """Time after an endpoint's return within which its work continues, on a busy machine. Not scaled. Half of it is
-guaranteed, and tested in `tests/core/test_judging_probes.py` independently of the machine."""
+guaranteed, and tested in `tests/core/test_judging_parking.py` independently of the machine."""
 JUDGES: Final = ("groundedness", "relevance_to_query")
 CALLED: Final = "tracejudge_judge_request_duration_seconds_count"
 
