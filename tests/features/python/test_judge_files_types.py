@@ -117,9 +117,8 @@ def with_value(base: Base, key: str, value: str) -> str:
     return written({**others, key: value})
 
 
-@pytest.mark.parametrize("base", BASES.values(), ids=BASES)
-def test_the_base_of_the_value_tests_is_a_valid_judge(base: Base) -> None:
-    assert started(written(base.table))
+def test_the_bases_of_the_value_tests_are_valid_judges() -> None:
+    assert [name for name, base in BASES.items() if not started(written(base.table))] == []
 
 
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.endurance("thousands of starts, 30 s of CPU"))])
