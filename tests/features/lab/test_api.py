@@ -32,8 +32,6 @@ from tracejudge import Trace
 from worker.cli import cli
 
 ROW: Mapping[str, Any] = {"inputs": "Who?", "outputs": "Ada.", "context": ["It was Ada."]}
-
-
 PRICE = {"input": 1000.0, "output": 10000.0}
 
 

@@ -111,7 +111,9 @@ def test_a_verdict_is_the_worker_s(run: Run, monkeypatch: pytest.MonkeyPatch) ->
         "output_tokens": call.output_tokens,
     }
     own = {"scores", "calls", "details", "user_id", "started_at", "duration_s"}
-    assert {name: each for name, each in json.loads(msgspec.json.encode(verdict)).items() if name not in own} == expected
+    assert {
+        name: each for name, each in json.loads(msgspec.json.encode(verdict)).items() if name not in own
+    } == expected
     assert (verdict.details.keys(), verdict.user_id not in {None, "u1"}) == ({"row"}, True)
 
 

@@ -31,23 +31,11 @@ from judges.registry import catalogue
 from tracejudge import Message, Trace
 
 pytestmark = pytest.mark.usefixtures("_place")
-
-
 FILE = Path(__file__).parent / "summedits.jsonl"
-
-
 TRACES = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
-
-
 OVERLOOKED = "Verdict of the people: fail\nVerdict of the judge: pass"
-
-
 RULE = "A summary fails when a detail of it differs from the document."
-
-
 ALIGN = ("judges", "align", "groundedness", "labels.jsonl", "--model", "large", "--out", "judges.d/groundedness.toml")
-
-
 Verdict = Callable[[dict[str, str], bool], str]
 
 

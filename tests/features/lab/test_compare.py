@@ -40,14 +40,8 @@ from judges.registry import catalogue
 from tracejudge import Trace
 
 TABLES = read_table(__file__, "pairwise")
-
-
 OUTPUT = ("--output", "out.jsonl")
-
-
 LONG, SHORT = "It is open from nine to six, except on Sundays.", "It is open."
-
-
 _ANSWER = re.compile(r"<<(first|second) answer \w+>>\n(.*?)\n<<end", re.DOTALL)
 
 
@@ -261,11 +255,7 @@ def test_options_that_exclude_each_other_are_wrong_usage(run: Run, endpoint: Cha
 
 
 GOLDEN = Path(__file__).with_name("golden_pairwise")
-
-
 CASES = {"short": SHORT_TRACE, "long": LONG_TRACE}
-
-
 UPDATES = os.environ.get("UPDATE_GOLDEN") == "1"
 
 
@@ -281,8 +271,6 @@ COMPARING = {
     "groundedness": by("groundedness"),
     "politeness": by("politeness"),
 }
-
-
 OTHER = "All devices have a warranty, but I do not know of how many years."
 
 

@@ -39,8 +39,6 @@ from worker.base.commands.trace_files import Line, Output, lines, read_traces, t
 from worker.core.selection.stream_entry import TraceEntry
 
 TABLES = read_table(__file__, "rows")
-
-
 CSV = """\
 question,answer,context,expected_facts,safe,started_at
 Why?,"So, or
@@ -93,8 +91,6 @@ def test_evaluate_names_the_fault_of_a_row_of_csv(run: Run) -> None:
 
 
 LONG_CELL = b'question,answer\nWhy?,"'  # and 17 MB more, when it is written
-
-
 ENCODED: Mapping[str, tuple[bytes, int, str]] = {
     "lone carriage returns": (b"question,answer\rWhy?,So.\rHow?,No.\r", 2, ""),
     "carriage returns within cells": (b'question,answer\r\nWhy?,"So\rit is."\r\nHow?,No.', 2, ""),
@@ -188,11 +184,7 @@ def test_judges_test_takes_its_labels_from_a_column(run: Run, monkeypatch: pytes
 
 
 SAFETY = catalogue()["safety"]
-
-
 TRACE = Trace(trace_id="1", service="s", output="It is.")
-
-
 YES = json.dumps({"rationale": "So.", "result": "yes"})
 
 

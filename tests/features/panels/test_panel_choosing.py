@@ -35,8 +35,6 @@ from worker.core.selection.sampling import Choice, Sampler
 OTHER = Rule(name="other", judges=("relevance_to_query",), model="default")
 AWAY = Step(failure="judge_unavailable")
 LATER = {"a": {2}, "b": {2}, "c": {2}, PANEL: {2}}
-
-
 ALONE = Rule(name="alone", judges=("safety",), model="default")
 
 

@@ -257,11 +257,7 @@ def test_a_member_s_scores_of_a_newer_version_wait_for_newer_workers(keyspace: K
 
 
 BOTH = "all(b)"
-
-
 ASKED = Rule(name="both", judges=("relevance_to_query", "safety", "facts_grounding"), model="default")
-
-
 OUTCOMES = {
     "both pass": ("supported", "yes", "scored", True),
     "one fails": ("supported", "no", "scored", False),

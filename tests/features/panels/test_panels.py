@@ -26,11 +26,7 @@ from worker.core.config.settings import COMBINE, Rule, Settings, SettingsError
 
 TABLES = read_table(__file__, "panel_settings")
 RULES = [{"name": "both", "judges": ["safety"], "model": ["one", "two"], "combine": "majority"}]
-
-
 NAMES = ("default", "one", "two")
-
-
 CODE = """
 from judges.code import judge
 
@@ -134,8 +130,6 @@ def test_a_member_is_outvoted_where_no_rule_wants_it_alone() -> None:
 
 
 PANEL = "majority(judge-1,judge-2)"
-
-
 TRACES = 40
 
 

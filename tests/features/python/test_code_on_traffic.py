@@ -216,14 +216,8 @@ def test_secrets_of_ours_are_kept_from_judges_in_code(monkeypatch: pytest.Monkey
 
 
 LIMIT_S = 15
-
-
 """Time limit in real time: enough for a millisecond of work on a busy machine."""
-
-
 RULES = [{"name": "all", "judges": ["by_the_trace", "has_link"]}]
-
-
 TABLES = {
     "by_the_trace": {"code": f"{FILE}:by_the_trace", "time_limit_s": LIMIT_S},
     "has_link": {"code": f"{FILE}:has_link", "processes": 2},
