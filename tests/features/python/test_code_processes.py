@@ -8,6 +8,8 @@ import signal
 import socket
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -273,11 +275,8 @@ def test_an_answer_ends_the_pauses() -> None:
     async def ask() -> None:
         tried = pool("by_the_trace", pauses.sleep)
         for order in ("crash", "crash", "crash", "no", "crash", "crash", "no"):
-            if order == "no":
+            with nullcontext() if order == "no" else pytest.raises(JudgeFailedError):
                 await tried.ask(told(do=order))
-            else:
-                with pytest.raises(JudgeFailedError):
-                    await tried.ask(told(do=order))
         await tried.aclose()
 
     running(ask)
@@ -313,27 +312,20 @@ def test_a_judge_that_cannot_be_imported_again_is_not_a_failed_judge(
     assert failing(judge, NotStartedError) == "did not start: ended by itself (exit code 9)"
 
 
-def test_a_file_that_changes_is_run_as_it_was_read(tmp_path: Path) -> None:
-    file = tmp_path / "judged.py"
-    file.write_text(GOOD.format("True"))
-    judge = make("good", {"code": f"{file}:good", **PATIENT})
-    file.write_text(GOOD.format("False"))
-    assert judged(judge, trace())[0].scores[0].passed is True
-    file.unlink()
-    assert judged(judge, trace())[0].scores[0].passed is True
-
-
-def test_a_module_that_changed_is_not_run_under_the_old_version(
+def test_a_file_is_run_as_it_was_read_and_a_module_that_changed_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     file = tmp_path / "changing_judges.py"
     file.write_text(GOOD.format("True"))
-    judge = make("good", {"code": "changing_judges:good", **PATIENT})
+    of_path, of_module = (make("good", {"code": f"{code}:good", **PATIENT}) for code in (file, "changing_judges"))
     file.write_text(GOOD.format("False"))
+    assert judged(of_path, trace())[0].scores[0].passed is True
     text = "its module changed after the worker started; restart the worker"
-    assert failing(judge, NotStartedError, times=3) == text
+    assert failing(of_module, NotStartedError, times=3) == text
     assert caplog.messages == [f"the judge good cannot judge: {text}"]
+    file.unlink()
+    assert judged(of_path, trace())[0].scores[0].passed is True
 
 
 class Watching:
@@ -350,15 +342,11 @@ class Watching:
         self.ended.append(status)
 
 
-def test_an_observer_is_told_how_traces_fare() -> None:
+def test_an_observer_is_told_how_traces_fare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     judge, watching = of_file("by_the_trace", time_limit_s=60), Watching()
     observe(judge, watching)
     judged(judge, *(told(do=order) for order in ("no", "raise", "crash", "no")))
-    assert watching.ended == ["ok", "judge_failed", "judge_failed", "ok"]
-    assert watching.under_way == 0
-
-
-def test_observers_are_told_of_cancelled_and_unstarted_traces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert (watching.ended, watching.under_way) == (["ok", "judge_failed", "judge_failed", "ok"], 0)
     judge, watching = of_file("waits_for_a_program"), Watching()
     observe(judge, watching)
 
@@ -367,8 +355,9 @@ def test_observers_are_told_of_cancelled_and_unstarted_traces(monkeypatch: pytes
         await asyncio.to_thread(written, tmp_path / "pid")
         asking.cancel()
         await asyncio.wait([asking])
+        # A machine without room for a process is no failure of the judge.
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
-        with pytest.raises(NotStartedError):
+        with pytest.raises(NotStartedError, match="did not start: No such file or directory"):
             await run(judge, trace())
 
     running(ask, judge)
@@ -391,15 +380,10 @@ def test_closing_ends_running_evaluations_without_failing_the_judge(tmp_path: Pa
 
 
 def test_a_code_judge_runs_in_loops_of_other_threads() -> None:
-    assessments: list[Assessment] = []
     judge = of_file("has_link")
-    threads = [
-        threading.Thread(target=lambda: assessments.extend(judged(judge, trace())), daemon=True) for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-        thread.join(60)
-    assert [assessment.outcome for assessment in assessments] == ["scored"] * 2
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        outcomes = [thread.submit(judged, judge, trace()).result(60)[0].outcome for thread in (first, second)]
+    assert outcomes == ["scored"] * 2
 
 
 def test_a_code_judge_runs_in_a_loop_of_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,17 +404,6 @@ def test_a_code_judge_runs_in_a_loop_of_uvloop(monkeypatch: pytest.MonkeyPatch) 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(look()) == [None, "ended by itself (exit code 3)", "took longer than 60 s", None]
     assert set(processes()) <= set(before)
-
-
-def test_a_machine_without_room_for_a_process_is_no_failure_of_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    judge = of_file("has_link")
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-
-    async def ask() -> None:
-        with pytest.raises(NotStartedError, match="did not start: No such file or directory"):
-            await run(judge, trace())
-
-    running(ask, judge)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -487,30 +460,23 @@ def test_no_process_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
         assert parent.wait() == 0, "nor one that closes nothing"
 
 
-def test_a_process_that_never_lets_go_of_its_lock_ends_with_the_worker(tmp_path: Path) -> None:
-    names = ("has_link", "holds_the_lock_of_the_interpreter")
-    with Program("-c", PARENT, FILE, "x", *names, folder=tmp_path) as parent:
+@pytest.mark.parametrize("during", ["a trace", "the import"])
+def test_a_process_that_never_lets_go_of_its_lock_ends_with_the_worker(tmp_path: Path, during: str) -> None:
+    text, file, names, count = PARENT, FILE, ("has_link", "holds_the_lock_of_the_interpreter"), 2
+    if during == "the import":
+        (tmp_path / "beside.py").touch()
+        file, names, count = tmp_path / "judged.py", ("good", "good"), 1
+        file.write_text(f"import beside\n{GOOD.format('True')}")
+        spin = "import re\nre.match('(a+)+$', 'a' * 64 + 'b')\n"
+        change = f"open('beside.py', 'w').write({spin!r})\n\nasync def main():"
+        text = text.replace("async def main():", change).replace("await evaluate(idle, trace, None)", "")
+    with Program("-c", text, file, "x", *names, folder=tmp_path) as parent:
         parent.wait_for("asked")
-        children = wait_until(lambda: len(processes(parent.pid)) == 2 and processes(parent.pid))
+        children = wait_until(lambda: len(processes(parent.pid)) == count and processes(parent.pid))
         wait_until(lambda: max(map(cpu_s, children)) > 1, what="a process to hold its lock")
         parent.kill()
         for pid in children:
             wait_for_end(pid)
-
-
-def test_a_process_that_holds_its_lock_during_the_import_ends_too(tmp_path: Path) -> None:
-    (tmp_path / "beside.py").touch()
-    (tmp_path / "judged.py").write_text(f"import beside\n{GOOD.format('True')}")
-    spin = "import re\nre.match('(a+)+$', 'a' * 64 + 'b')\n"
-    change = f"open('beside.py', 'w').write({spin!r})\n\nasync def main():"
-    parent_text = PARENT.replace("async def main():", change).replace("await evaluate(idle, trace, None)", "")
-    names = ("good", "good")
-    with Program("-c", parent_text, tmp_path / "judged.py", "x", *names, folder=tmp_path) as parent:
-        parent.wait_for("asked")
-        (child,) = wait_until(lambda: len(processes(parent.pid)) == 1 and processes(parent.pid))
-        wait_until(lambda: cpu_s(child) > 1, what="a process to hold its lock")
-        parent.kill()
-        wait_for_end(child)
 
 
 OVERRUNS = ("loops", "sleeps", "sleeps_later", "holds_the_lock_of_the_interpreter", "ignores_signals")
