@@ -222,22 +222,19 @@ def test_rows_come_in_the_forms_of_files(endpoint: ChatEndpoint) -> None:
 def test_several_judges_have_verdicts_by_name_and_may_have_models_of_their_own(endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = says(lambda text: "polite" in text)
     tone = make_judge("tone", "Is {{ outputs }} polite?", at(endpoint, label="own"))
-    verdicts = evaluate_all(
-        [ROW, ROW], [groundedness.configured(model=at(endpoint)), tone, safety.configured(model="lexical")]
-    )
+    several = [groundedness.configured(model=at(endpoint)), tone, safety.configured(model="lexical")]
+    verdicts = evaluate_all([ROW, ROW], several)
     assert [list(verdicts) for verdicts in verdicts] == [["groundedness", "tone", "safety"]] * 2
     assert [assessment.judge_model for assessment in verdicts[0].values()] == ["m", "own", "lexical"]
     assert [assessment.passed for assessment in verdicts[0].values()] == [False, True, True]
     (by_judge,) = evaluate_all([ROW], tone, "lexical")
     assert by_judge["tone"].judge_model == "lexical", "the model of a call wins"
-
-
-def test_a_conversation_is_judged_once_for_all_its_rows(endpoint: ChatEndpoint) -> None:
+    endpoint.forget()
     turns = [{"inputs": f"Question {n}", "outputs": f"Answer {n}", "session_id": "a"} for n in range(3)]
     alone = {"inputs": "Alone", "outputs": "Yes."}
-    verdicts = evaluate([*turns, alone], judges.conversation_completeness, at(endpoint))
-    assert len(endpoint.calls) == 2
-    assert verdicts[0] is verdicts[1] is verdicts[2] is not verdicts[3]
+    of_rows = evaluate([*turns, alone], judges.conversation_completeness, at(endpoint))
+    assert len(endpoint.calls) == 2, "a conversation is judged once for all its rows"
+    assert of_rows[0] is of_rows[1] is of_rows[2] is not of_rows[3]
     assert all(f"Answer {n}" in endpoint.calls[0].text() for n in range(3))
 
 
@@ -407,6 +404,13 @@ def test_a_model_in_python_is_limited_too_and_may_await_a_judge() -> None:
     model = Asking([answer], ModelSettings(provider="scripted", model="own", max_in_flight=1))
     assert [verdict.passed for verdict in evaluate([ROW] * 3, groundedness, model)] == [True] * 3
 
+    async def both() -> tuple[int, int]:
+        verdict = await evaluate_aio([ROW] * 2, groundedness, "lexical")
+        several = await evaluate_all_aio([ROW] * 2, [groundedness, safety], "lexical")
+        return len(verdict), sum(len(each) for each in several)
+
+    assert asyncio.run(both()) == (2, 4)
+
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_process_has_an_event_loop_of_its_own() -> None:
@@ -419,17 +423,18 @@ def _in_child() -> str:
     return groundedness(**ROW, model="lexical").outcome
 
 
-def test_a_script_ends_at_once_with_connections_open(endpoint: ChatEndpoint) -> None:
+def test_a_script_ends_at_once_with_connections_open_and_a_module_does_not_load_the_api(endpoint: ChatEndpoint) -> None:
     script = (
-        "import asyncio, sys; from judges import groundedness\n"
+        "import asyncio, sys, judges.core.judge, judges.code\n"
+        "assert 'judges.features.lab.api' not in sys.modules, 'loaded'\n"
+        "from judges import groundedness\n"
         "row = {'inputs': 'Who?', 'outputs': 'Ada.', 'context': ['Ada.']}\n"
         f"model = {{'base_url': {endpoint.base_url!r}, 'model': 'm'}}\n"
         "assert groundedness(**row, model=model).passed\n"
         "assert asyncio.run(groundedness.aio(**row, model=model)).passed\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-W", "always", "-c", script], capture_output=True, text=True, check=False, timeout=60
-    )
+    command = [sys.executable, "-W", "always", "-c", script]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
@@ -450,17 +455,3 @@ def test_every_built_in_judge_is_exported_with_its_description() -> None:
         assert getattr(judges, name) is getattr(api, name)
     with pytest.raises(AttributeError):
         _ = judges.groundednes
-
-
-def test_importing_a_module_of_the_judges_does_not_load_the_api() -> None:
-    code = "import sys, judges.core.judge, judges.code; assert 'judges.features.lab.api' not in sys.modules, 'loaded'"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_async_rows() -> None:
-    async def both() -> tuple[int, int]:
-        verdict = await evaluate_aio([ROW] * 2, groundedness, "lexical")
-        several = await evaluate_all_aio([ROW] * 2, [groundedness, safety], "lexical")
-        return len(verdict), sum(len(each) for each in several)
-
-    assert asyncio.run(both()) == (2, 4)

@@ -212,45 +212,29 @@ def test_results_keep_the_order_and_the_window_is_never_exceeded(delays: list[in
 
 
 def test_finished_results_are_kept_when_a_run_is_cancelled() -> None:
-    kept = list[int]()
-
-    async def work(number: int) -> int:
-        if number == 1:
-            await asyncio.Future()
-        return number
-
-    async def run() -> None:
-        task = asyncio.ensure_future(
-            in_order(each([0, 1, 2, 3]), work, lambda _, details: kept.append(details), window=2)
-        )
+    async def cancelled(jobs: list[int], work: Any, before: Any = lambda: None) -> list[Any]:
+        kept = list[Any]()
+        task = asyncio.ensure_future(in_order(each(jobs), work, lambda _, result: kept.append(result), window=2))
         for _ in range(20):
             await asyncio.sleep(0)
+        before()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert asyncio.all_tasks() == {asyncio.current_task()}
+        return kept
 
-    asyncio.run(run())
-    assert kept == [0, 2]
+    async def hangs_at_1(number: int) -> int:
+        if number == 1:
+            await asyncio.Future()
+        return number
 
+    async def ready_at_the_cancellation() -> list[str]:
+        answer = asyncio.get_running_loop().create_future()
+        return await cancelled([0], lambda _: answer, lambda: answer.set_result("paid for"))
 
-def test_a_result_that_is_ready_at_the_cancellation_is_kept() -> None:
-    kept = list[str]()
-
-    async def run() -> None:
-        ready = asyncio.get_running_loop().create_future()
-        task = asyncio.ensure_future(
-            in_order(each([0]), lambda _: ready, lambda _, details: kept.append(details), window=2)
-        )
-        for _ in range(20):
-            await asyncio.sleep(0)
-        ready.set_result("paid for")
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
-    assert kept == ["paid for"]
+    assert asyncio.run(cancelled([0, 1, 2, 3], hangs_at_1)) == [0, 2]
+    assert asyncio.run(ready_at_the_cancellation()) == ["paid for"]
 
 
 @each_case("where", ["keeping", "working", "reading"])
@@ -360,29 +344,27 @@ def test_a_narrow_rate_limit_costs_time_and_no_evaluation() -> None:
         assert [entry.assessment.outcome for entry in ended.answers] == ["scored"] * 200, retry_after_s
 
 
-def test_a_wait_that_is_asked_for_is_kept_by_all() -> None:
-    asked_at = list[float]()
+class Refusing(ScriptedModel):
+    """Asks for a wait at the first request, or at each, and notes when it was asked."""
 
-    class Noting(ScriptedModel):
-        async def complete(self, request: ChatRequest) -> ChatResponse:
-            asked_at.append(asyncio.get_running_loop().time())
-            if len(asked_at) == 1:
-                raise RateLimitedError("the endpoint asks for fewer requests", 40.0)
-            return await super().complete(request)
+    def __init__(self, wait_s: float, *, always: bool) -> None:
+        super().__init__([YES], ModelSettings(provider="scripted", max_in_flight=1))
+        self.asked_at, self._wait_s, self._always = list[float](), wait_s, always
 
-    ended = ask(Noting([YES], ModelSettings(provider="scripted", max_in_flight=1)), times=3)
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        self.asked_at.append(asyncio.get_running_loop().time())
+        if self._always or len(self.asked_at) == 1:
+            raise RateLimitedError("the endpoint asks for fewer requests", self._wait_s)
+        return await super().complete(request)
+
+
+def test_a_wait_that_is_asked_for_is_kept_by_all_unless_it_takes_hours() -> None:
+    model = Refusing(40.0, always=False)
+    ended = ask(model, times=3)
     assert [entry.assessment.outcome for entry in ended.answers] == ["scored"] * 3
-    assert asked_at[0] == 0
-    assert min(asked_at[1:]) >= 40
+    assert (model.asked_at[0], min(model.asked_at[1:]) >= 40) == (0, True)
     assert ended.told == [("the endpoint asks for fewer requests", 40.0)]
-
-
-def test_an_endpoint_that_asks_for_hours_is_not_waited_for() -> None:
-    class Closed(ScriptedModel):
-        async def complete(self, request: ChatRequest) -> ChatResponse:  # noqa: ARG002 - the protocol's name
-            raise RateLimitedError("the endpoint asks for fewer requests", 7200.0)
-
-    ((asked,), seconds, told) = ask(Closed([YES]))
+    ((asked,), seconds, told) = ask(Refusing(7200.0, always=True))
     assert (asked.assessment.reason, seconds, told) == ("rate_limited", 0, [])
 
 
@@ -480,7 +462,7 @@ class Full(io.BytesIO):
 
 
 @each_case("room", range(0, 60, 3))
-def test_no_line_is_torn_by_a_full_disk(room: int) -> None:
+def test_no_line_is_torn_by_a_full_disk(room: int, tmp_path: Path) -> None:
     written = [b"a" * (5 + number % 7) for number in range(30)]
     file = Full(room)
     output = Output(file, "out.jsonl")
@@ -490,9 +472,6 @@ def test_no_line_is_torn_by_a_full_disk(room: int) -> None:
     lines_held = held.split(b"\n")
     assert lines_held == [*written[: len(lines_held) - 1], b""]
     assert len(held) <= room < len(held) + 12
-
-
-def test_without_a_file_nothing_is_written(tmp_path: Path) -> None:
     with contextlib.closing(Output(None, "nothing")) as output:
         output.write(b"line")
-    assert [*tmp_path.iterdir()] == []
+    assert [*tmp_path.iterdir()] == [], "without a file nothing is written"
