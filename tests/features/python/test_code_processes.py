@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import re
 import select
 import signal
 import socket
@@ -483,23 +484,32 @@ OVERRUNS = ("loops", "sleeps", "sleeps_later", "holds_the_lock_of_the_interprete
 
 
 def line(name: str) -> int:
-    """Find the line that a judge fails in: its last."""
+    """Find the line that a judge or a case fails in: its last."""
     lines = FILE.read_text(encoding="utf-8").splitlines()
-    first = next(number for number, text in enumerate(lines) if f"def {name}(" in text)
-    return next(number for number in range(first, len(lines)) if not lines[number + 1].strip()) + 1
+    begins = (f"def {name}(", f'"{name}":')
+    first = next(number for number, text in enumerate(lines) if any(text_of in text for text_of in begins))
+    ends = (number for number in range(first, len(lines)) if re.match(r" +case|$", lines[number + 1]))
+    return next(ends) + 1
+
+
+def judged_by(name: str, *, count: int = 1, **table: Any) -> list[Assessment]:
+    """Judge traces by the judge of this name, or by the case of `by_the_trace`."""
+    if f"def {name}(" in FILE.read_text() or name.startswith("gives"):
+        return judged(of_file(name, **table), *[trace()] * count)
+    return judged(of_file("by_the_trace", **table), *[told(do=name)] * count)
 
 
 def test_a_failed_judge_is_unscored_and_its_note_holds_no_text_of_it() -> None:
     for name, text in read_table(__file__, "code_judges")["failures"].items():
-        (assessment,) = judged(of_file(name), trace())
+        (assessment,) = judged_by(name)
         note = f"{text}{line(name)}" if text[-1] == ":" else text
         assert assessment == Assessment("unscored", "judge_failed", note=note), name
         assert assessment.is_final
         assert SECRET not in f"{assessment}", name
-    (assessment,) = judged(of_file("closes_files"), trace())
+    (assessment,) = judged_by("closes_files")
     assert (assessment.reason, f"{assessment.note}".startswith("ended by itself")) == ("judge_failed", True)
     for name in OVERRUNS:
-        (assessment,) = judged(of_file(name, time_limit_s=0.3), trace())
+        (assessment,) = judged_by(name, time_limit_s=0.3)
         assert assessment == Assessment("unscored", "judge_failed", note="took longer than 0.3 s"), name
 
 
@@ -525,7 +535,7 @@ def test_an_overrun_or_a_cancelled_judge_takes_along_the_programs_that_it_starte
 
 def test_a_judge_that_prints_or_forks_is_scored(capfd: pytest.CaptureFixture[str]) -> None:
     for name in ("prints", "is_told_to_stop", "forks"):
-        assessments = judged(of_file(name), trace(), trace(), trace())
+        assessments = judged_by(name, count=3)
         assert [(assessment.outcome, assessment.note) for assessment in assessments] == [("scored", None)] * 3, name
         assert capfd.readouterr() == ("", ""), name
 
@@ -560,6 +570,6 @@ def test_a_trace_that_ends_the_process_costs_no_other(monkeypatch: pytest.Monkey
         "ended by itself (exit code 3)",
         "ended by itself (exit code 3)",
         None,
-        f"raised ValueError in judged_code.py:{line('by_the_trace') - 1}",
+        f"raised ValueError in judged_code.py:{line('raises')}",
         None,
     ]
