@@ -102,9 +102,7 @@ def test_every_page_has_strict_security_headers(board: httpx.Client, verdicts: l
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_a_verdict_shows_its_sentences_with_signs_and_links_to_their_evidence(
-    board: httpx.Client, verdicts: list[Any]
-) -> None:
+def test_a_verdict_shows_sentences_with_signs_and_links_to_evidence(board: httpx.Client, verdicts: list[Any]) -> None:
     shown = verdicts[: len(JUDGES)]
     pages = {verdict.judge: board.get(f"/verdicts/{verdict.evaluation_id}").text for verdict in shown}
     # A judge that answers yes or no names the sentence in its reason only.
@@ -164,7 +162,7 @@ def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> N
             assert not set(page.text) & set("\u202e\u2066\u200b\ufeff\x00\x07\x1b"), path
 
 
-def test_the_page_of_a_series_says_what_is_not_told_yet_and_that_it_declines(
+def test_a_series_says_what_is_not_told_and_that_it_declines(
     redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
 ) -> None:
     fill(redis, prefix, ROWS, verdicts)
@@ -282,7 +280,7 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     assert (read_answers(store), read_labels(store), read_labelled_trace(store, stored.trace_id)) == ({}, [], None)
 
 
-def test_two_annotators_get_different_questions_and_second_opinions(
+def test_annotators_get_different_questions_and_second_opinions(
     board: httpx.Client, redis_url: str, prefix: str
 ) -> None:
     store, asked = Store(redis_url, Keys(prefix)), {"judge": "facts_grounding"}
@@ -307,9 +305,7 @@ def test_two_annotators_get_different_questions_and_second_opinions(
         assert not fields or (fields["drawn"] == "queue") is (kind == "failing"), kind
 
 
-def test_the_random_queue_counts_answers_of_other_queues_as_drawn(
-    board: httpx.Client, redis_url: str, prefix: str
-) -> None:
+def test_the_random_queue_counts_answers_of_others_as_drawn(board: httpx.Client, redis_url: str, prefix: str) -> None:
     """Without this the drawn labels would lack the failures that somebody labelled first."""
     store, asked = Store(redis_url, Keys(prefix)), {"judge": "facts_grounding", "as": "ada"}
     failing = 0
@@ -329,7 +325,7 @@ def test_the_random_queue_counts_answers_of_other_queues_as_drawn(
     assert f"{len(answers_of_label)} labels" in page
 
 
-def test_an_address_that_names_a_verdict_does_not_draw_it(
+def test_an_address_does_not_draw_a_verdict(
     board: httpx.Client, redis_url: str, prefix: str, verdicts: list[Any]
 ) -> None:
     """Only the random order draws, neither an address nor the form; what it drew keeps its place in every answer."""
@@ -353,9 +349,7 @@ def test_an_address_that_names_a_verdict_does_not_draw_it(
     assert after.answered_at > before.answered_at
 
 
-def test_a_trace_far_away_in_the_stream_is_searched_on_demand(
-    redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
-) -> None:
+def test_a_trace_far_away_is_searched_on_demand(redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]) -> None:
     """A search of the whole stream takes seconds where that is long."""
     at_ms = int(verdicts[0].started_at * 1000)
     with redis.pipeline() as pipe:
@@ -496,7 +490,7 @@ def answer_of(opinion: str, by: str, *, judged: bool = True, verdict: Any = None
     return Answer(**named, annotator=by, answered_at=1.0, judged=judged)
 
 
-def test_two_answers_at_once_are_both_counted(
+def test_two_answers_at_once_count(
     redis_url: str, prefix: str, verdicts: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, verdict = Store(redis_url, Keys(prefix)), verdicts[0]

@@ -85,9 +85,7 @@ def stream(service: str, since: float, until: float, every: float, share: float,
     return [(since + every * n, {"service": service, "passed": order[n], **fields}) for n in range(count)]
 
 
-def test_what_got_worse_comes_first_and_says_what_it_is_compared_with(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_got_worse_comes_first_and_says_since_when(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     now = keyspace.store.now_ms() / 1000
     old, week, day = now - 8 * 86_400, now - 7 * 86_400, 86_400
     parts = [

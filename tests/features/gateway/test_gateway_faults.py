@@ -74,9 +74,7 @@ def test_a_full_redis_is_told_and_all_is_well_afterwards(start: Start, prefix: s
     assert gateway.scrape().total("tracejudge_gateway_rejected_total", reason="full") >= 2
 
 
-def test_a_redis_that_is_away_costs_nothing_that_was_acknowledged(
-    start: Start, prefix: str, server: EmbeddedRedis
-) -> None:
+def test_a_redis_that_is_away_costs_nothing_acknowledged(start: Start, prefix: str, server: EmbeddedRedis) -> None:
     gateway = start(url=server.url, gather_s=0.2, gather_max_s=1.0)
     assert refused(both(gateway), 200)
     os.kill(server.pid, signal.SIGSTOP)
@@ -247,9 +245,7 @@ raise SystemExit(main())
 
 
 @pytest.mark.faults
-def test_a_gateway_killed_around_the_append_publishes_with_the_same_ids(
-    start: Start, stored: Stored, pipeline: Pipeline
-) -> None:
+def test_a_gateway_killed_around_the_append_keeps_the_ids(start: Start, stored: Stored, pipeline: Pipeline) -> None:
     chance = random.Random(1)
     ids, counts = [], []
     for module, name, method in (("gathering", "Encoder", "encode"), ("gathering", "Gatherer", "finish")):
@@ -289,9 +285,7 @@ def test_pieces_sent_alternately_to_two_gateways_are_one_trace_each(start: Start
     assert sum(shares) == len(ids)
 
 
-def test_two_processes_that_join_the_same_trace_keep_the_bytes_of_the_others(
-    stored: Stored, pipeline: Pipeline
-) -> None:
+def test_two_processes_that_join_a_trace_keep_the_bytes_of_the_others(stored: Stored, pipeline: Pipeline) -> None:
     gatherer = Gatherer(pipeline.store, GATEWAY.read(Settings()))
     chance = random.Random(3)
     _, requests = pieces(chance)
@@ -371,7 +365,7 @@ def keyspaces(cluster: Cluster, prefix: str) -> Iterator[list[Keyspace]]:
         yield keyspaces
 
 
-def test_each_trace_goes_to_its_partition(
+def test_traces_go_to_their_partition(
     start: Start, cluster: Cluster, redis_url: str, keyspaces: list[Keyspace]
 ) -> None:
     gateway = on(cluster, start, redis_url)

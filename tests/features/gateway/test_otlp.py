@@ -305,9 +305,7 @@ def test_spans_that_no_dialect_reads_are_told_and_listed(start: Start, stored: S
     assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="no_model_call") == 7
 
 
-def test_a_table_of_a_user_is_read_from_the_folder_beside_the_configuration(
-    start: Start, stored: Stored, tmp_path: Path
-) -> None:
+def test_a_table_of_a_user_is_read_beside_the_configuration(start: Start, stored: Stored, tmp_path: Path) -> None:
     table = tmp_path / "dialects.d" / "acme.toml"
     table.parent.mkdir()
     text = """
@@ -371,9 +369,7 @@ def test_a_full_gathering_refuses_until_there_is_room(start: Start, stored: Stor
     assert len({trace["trace_id"] for trace in stored.wait(10)}) == 10
 
 
-def test_a_span_that_is_no_message_costs_no_other_and_a_trace_that_expired_is_counted(
-    start: Start, stored: Stored
-) -> None:
+def test_a_span_that_is_no_message_costs_no_other_and_an_expired_trace_is_counted(start: Start, stored: Stored) -> None:
     stored.redis.zadd(f"{stored.prefix}:gather:due", {"a" * 32: 1})
     gateway = start(**FAST)
     wait_until(lambda: gateway.scrape().total("tracejudge_gateway_dropped_total", reason="expired") == 1)

@@ -123,9 +123,7 @@ def test_a_call_gives_a_frozen_verdict_with_scores_and_cost(endpoint: ChatEndpoi
     assert several.passed == several.metrics["grounded"].passed, "it passes when all metrics with a rule do"
 
 
-def test_the_api_sends_the_requests_of_the_command_and_returns_its_verdicts(
-    endpoint: ChatEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_api_and_command_do_the_same(endpoint: ChatEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     endpoint.behaviour = sequence(answers_json({"reasons": "none"}), yes_no("no"))
     Path("rows.jsonl").write_text(json.dumps(ROW), encoding="utf-8")
@@ -178,9 +176,7 @@ def test_a_cancelled_call_ends_its_request(endpoint: ChatEndpoint) -> None:
     asyncio.run(cancel())
 
 
-def test_requests_keep_to_the_limits_and_are_sent_again(
-    endpoint: ChatEndpoint, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_requests_keep_to_limits_and_are_sent_again(endpoint: ChatEndpoint, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{**ROW, "inputs": f"Who is {number}?"} for number in range(30)]
     verdicts = evaluate(rows, groundedness, at(endpoint, max_in_flight=3))
     assert [assessment.passed for assessment in verdicts] == [True] * 30

@@ -66,9 +66,7 @@ def test_verdicts_are_written_in_the_order_of_the_file_judge_by_judge(run: Run) 
     ]
 
 
-def test_a_judge_of_conversations_gets_the_lines_of_each_session_together(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_judge_of_conversations_gets_each_session_together(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = ("s1", "s2", "s1", None, "s1", "s2")
     traces = [
         labelled(None, trace_id=f"{place}", input=f"Question {place}?", **({"session_id": name} if name else {}))
@@ -133,9 +131,7 @@ def test_every_judge_judges_offline(run: Run) -> None:
     }
 
 
-def test_no_more_calls_than_the_model_may_have_in_flight(
-    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_in_flight_are_bounded(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint.behaviour = gathering(3, slow(0.02))
     monkeypatch.setenv("TRACEJUDGE_MODELS", served_by(endpoint, max_in_flight=3))
     context = [f"Document {number}." for number in range(5)]

@@ -83,7 +83,7 @@ def _place(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("optimizer", ["memory", "gepa"])
-def test_a_planted_bias_is_found_and_the_held_out_agreement_rises(
+def test_a_planted_bias_is_found(
     run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
     endpoint.behaviour = judge_of(overlooks_details)
@@ -170,7 +170,7 @@ def test_the_definition_of_an_own_judge_keeps_its_keys(run: Run, endpoint: ChatE
     assert "Be strict." not in system
 
 
-def test_a_judge_that_cannot_be_aligned_is_refused_before_any_call(
+def test_a_judge_that_cannot_be_aligned_is_refused(
     run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("judges.d/other.toml").write_text('instructions = "Is {{ outputs }} polite?"\n', encoding="utf-8")

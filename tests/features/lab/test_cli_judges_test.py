@@ -34,9 +34,7 @@ def test_judges_of_ones_own_are_compared_by_labels_and_grades(run: Run, monkeypa
     check_commands(run, monkeypatch, read_table(__file__, "judges_of_ones_own"), write_own_judges)
 
 
-def test_several_models_are_measured_together_and_apart(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_models_are_measured_together_and_apart(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     models: dict[str, object] = {"default": {"provider": "lexical"}}
     for name, results in (("a", "yynn"), ("b", "ynny"), ("c", "nyyn")):
         answers = [{"y": "yes", "n": "no"}[letter] for letter in results]

@@ -82,9 +82,7 @@ def run(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> Ru
     return run
 
 
-def test_a_judge_that_prefers_the_longer_answer_finds_the_file_with_the_longer_ones(
-    run: Run, endpoint: ChatEndpoint
-) -> None:
+def test_a_judge_that_prefers_longer_answers_finds_their_file(run: Run, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = answers(prefers(longer))
     # B is longer nine times, shorter once, as long once, and the same twice.
     a = rows(*[SHORT] * 9, LONG, "It is shut.", "Same.", "Same.")
@@ -117,9 +115,7 @@ def test_a_judge_that_prefers_the_longer_answer_finds_the_file_with_the_longer_o
     assert "pairwise: A is better; wins of B and half of the ties: 19.2%" in swapped
 
 
-def test_a_judge_that_always_picks_the_first_position_finds_ties_and_its_bias_is_reported(
-    run: Run, endpoint: ChatEndpoint
-) -> None:
+def test_a_judge_that_always_picks_the_first_finds_ties_and_its_bias_is_told(run: Run, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = answers(prefers(lambda _: "first"))
     ended = run("evaluate", "--compare", *files(rows(*[SHORT] * 20), rows(*[LONG] * 20)), *OUTPUT, "--json")
     assert ended.code == 0

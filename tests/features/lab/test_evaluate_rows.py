@@ -107,9 +107,7 @@ ENCODED: Mapping[str, tuple[bytes, int, str]] = {
 
 
 @pytest.mark.parametrize("command", ["evaluate", "judges test"])
-def test_a_file_in_another_form_is_read_or_refused_and_never_waits(
-    run: Run, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_file_in_another_form_is_read_or_refused(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
     for name, (content, judged, error) in ENCODED.items():
         Path("rows.csv").write_bytes(content + b"a" * 17_000_000 if content is LONG_CELL else content)

@@ -36,7 +36,7 @@ def rows(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def test_every_long_command_prints_lines_without_a_terminal(
+def test_long_commands_print_lines_in_a_pipe(
     served: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "LINE_S", 0.05)
@@ -91,9 +91,7 @@ def verdicts() -> list[Verdict]:
     return [msgspec.json.decode(line, type=Verdict) for line in Path("out.jsonl").read_bytes().splitlines()]
 
 
-def test_resume_judges_only_what_the_output_lacks(
-    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_judges_what_the_output_lacks(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after a kill in the middle of a line, with failures that pass, with the same trace twice, and of a panel."""
     monkeypatch.setenv("TRACEJUDGE_MODELS", models_at(endpoint))
     traces = rows(6)
@@ -173,7 +171,7 @@ def test_resume_refuses_files_of_another_configuration_in_one_line(run: Run) -> 
     assert [path.name for path in Path().glob("*.resume")] == []
 
 
-def test_seconds_are_those_of_calls_and_waiting_for_a_place_is_its_own_figure(
+def test_seconds_of_calls_and_of_waiting_are_two(
     run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def called(*spans: tuple[float, float]) -> float:

@@ -91,9 +91,7 @@ def shedding(keyspace: Keyspace) -> IngestHarness:
     return under_test
 
 
-def test_with_one_member_its_panel_is_shed_too_and_both_are_brought_back(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_with_one_member_its_panel_is_shed_and_both_are_brought_back(keyspace: Keyspace, new_worker: Workers) -> None:
     under_test = shedding(keyspace)
     keyspace.append("p1", [make_trace(0)])
     under_test.process()
@@ -300,7 +298,7 @@ def letter_versions(keyspace: Keyspace) -> dict[str, int]:
     return {letter["judge_model"]: letter["v"] for letter in map(json.loads, keyspace.client.hvals(keyspace.keys.dead))}
 
 
-def test_an_older_worker_puts_back_batches_of_panels(
+def test_older_workers_put_panels_back(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = chosen(keyspace, 1)
@@ -315,7 +313,7 @@ def test_an_older_worker_puts_back_batches_of_panels(
     assert verdicts(keyspace)[PANEL].scores[0].passed
 
 
-def test_batches_without_panels_are_judged_by_older_workers_too(
+def test_older_workers_judge_the_others(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.core.judging.fetching.decode_batch", old_decode)
@@ -356,9 +354,7 @@ def test_replays_and_what_forgetting_leaves_have_it_too(keyspace: Keyspace) -> N
     assert {len(batch.items) for batch in keyspace.batches().values()} == {1}
 
 
-def test_dead_letters_of_panels_and_their_retries_have_the_later_version(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_dead_letters_of_panels_and_retries_have_the_later_version(keyspace: Keyspace, new_worker: Workers) -> None:
     given_up(keyspace, new_worker)
     assert letter_versions(keyspace) == {"b": 2, "c": 2, PANEL: 2}
     retry_all(keyspace, settings_of(keyspace, **SETUP))

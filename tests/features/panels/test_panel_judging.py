@@ -89,9 +89,7 @@ def test_before_its_members_it_waits_quietly_and_tries_nothing(keyspace: Keyspac
 
 
 @pytest.mark.parametrize(("age_s", "wait_s"), [(0.0, 1.0), (40.0, 10.0), (HOUR_S, 30.0)])
-def test_a_waiting_panel_is_retried_sooner_while_it_is_young(
-    keyspace: Keyspace, new_worker: Workers, age_s: float, wait_s: float
-) -> None:
+def test_a_young_panel_is_retried_sooner(keyspace: Keyspace, new_worker: Workers, age_s: float, wait_s: float) -> None:
     worker = panel_worker(new_worker, a=Step(failure="timeout"))
     chosen(keyspace, 1, age_s=age_s)
     worker.sweep()
@@ -122,9 +120,7 @@ def test_a_panel_of_unscored_members_is_unscored(keyspace: Keyspace, new_worker:
     assert (account.scored, account.unscored, account.waiting) == (1, 3, 0)
 
 
-def test_a_worker_that_dies_between_members_and_panel_leaves_it_to_another(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_a_worker_that_dies_before_the_panel_leaves_it_to_another(keyspace: Keyspace, new_worker: Workers) -> None:
     of = chosen(keyspace, 1)
     for name in ("a", "b", "c"):
         panel_worker(new_worker).run(of[name])
@@ -169,7 +165,7 @@ def balanced_but_doubled(keyspace: Keyspace) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_evaluation_of_a_panel_ends_once_in_any_order_and_after_losses(
+def test_each_evaluation_ends_once_in_any_order_and_after_losses(
     keyspace: Keyspace, new_worker: Workers, seed: int
 ) -> None:
     by = random.Random(seed)
@@ -197,7 +193,7 @@ def test_each_evaluation_of_a_panel_ends_once_in_any_order_and_after_losses(
     assert len(set(ended)) == len(ended) == 12
 
 
-def test_an_answer_of_redis_that_is_lost_combines_nothing_twice(
+def test_a_lost_answer_combines_nothing_twice(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = panel_worker(new_worker)
@@ -342,9 +338,7 @@ def test_a_panel_without_a_worker_that_knows_it_is_given_up(keyspace: Keyspace, 
 
 
 @pytest.mark.parametrize("others", ["away", "late"])
-def test_a_panel_is_given_up_for_the_reason_of_its_members(
-    keyspace: Keyspace, new_worker: Workers, others: str
-) -> None:
+def test_a_panel_is_given_up_for_its_members_reason(keyspace: Keyspace, new_worker: Workers, others: str) -> None:
     away = Step(failure="judge_unavailable")
     chosen(keyspace, 1, age_s=7 * HOUR_S)
     if others == "away":
@@ -422,9 +416,7 @@ def test_a_panel_waits_on_during_an_outage_of_redis(
     assert_settled(keyspace, scored=4)
 
 
-def test_an_unexpected_error_is_a_fault_of_ours(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_error_is_ours(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError("a text")
 

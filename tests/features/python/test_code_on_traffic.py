@@ -111,9 +111,7 @@ def test_other_judges_of_the_rule_ask_its_models(keyspace: Keyspace, new_worker:
     }
 
 
-def test_no_egress_keeps_a_trace_from_the_operator_s_own_code(
-    keyspace: Keyspace, new_worker: Workers, code: Code
-) -> None:
+def test_no_egress_keeps_a_trace_from_the_operator_s_code(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
     rules = (KEPT, Rule(name="coded", judges=("safety", "groundedness")))
     with capture_logs() as lines:
         choose(keyspace, rules=rules)
@@ -321,9 +319,7 @@ def three_turns(trace) -> bool:
 """
 
 
-def test_judges_of_conversations_in_words_and_in_python_judge_a_session_once(
-    pipeline: Pipeline, tmp_path: Path
-) -> None:
+def test_judges_of_conversations_in_words_and_python_judge_a_session_once(pipeline: Pipeline, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "at_ease.toml").write_text(

@@ -296,9 +296,7 @@ def failing(judge: Judge, error: type[Exception], times: int = 1) -> str:
     return running(ask, judge)
 
 
-def test_a_judge_that_cannot_be_imported_again_is_not_a_failed_judge(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_judge_that_cannot_be_imported_again_has_not_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     beside = tmp_path / "beside.py"
     beside.touch()
     (tmp_path / "judged.py").write_text(f"import beside\n{GOOD.format('True')}")

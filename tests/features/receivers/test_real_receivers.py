@@ -189,7 +189,7 @@ IDS = [f"{number + 1:032x}" for number in range(COUNT)]
 
 @pytest.mark.slow("starts Phoenix or MLflow twice, 60 s")
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_each_score_is_on_the_user_s_own_trace(
+def test_scores_are_on_the_user_s_trace(
     keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     product = PRODUCTS[name](tmp_path)
@@ -243,7 +243,7 @@ class FaultyGateway(LoopbackServer):
 
 @pytest.mark.endurance("starts Phoenix or MLflow, and each fault in turn, three minutes")
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_each_score_is_stored_once_after_any_fault(
+def test_each_is_stored_once_in_any_fault(
     keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The faults of the battery of all receivers, and a worker that is killed after its request."""

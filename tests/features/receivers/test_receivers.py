@@ -144,9 +144,7 @@ def pending(keyspace: Keyspace) -> int:
     return keyspace.pending("receiver:mine", keyspace.keys.verdicts)
 
 
-def test_each_verdict_that_the_filter_admits_is_kept_once_as_documented(
-    keyspace: Keyspace, backend: Backend, sender: Any
-) -> None:
+def test_each_admitted_verdict_is_kept_once_as_documented(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
     # Without export_explanations no rationale is sent, whoever says so.
     fields = {"rationale": "It is kind.", "details": {"sentences": [{"text": "It is kind."}]}}
     keyspace.send(verdict(0, **fields))
@@ -221,7 +219,7 @@ def test_a_slow_or_cut_answer_is_no_second_verdict(keyspace: Keyspace, backend: 
     assert set(names(6, 0, 1, 2)) <= set(backend.evaluations())
 
 
-def test_a_verdict_that_is_sent_twice_is_kept_once(
+def test_what_is_sent_twice_is_kept_once(
     keyspace: Keyspace, backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A worker is killed after its requests, and before the acknowledgement; another one takes over.
@@ -284,7 +282,7 @@ def test_an_item_that_the_server_refuses_is_dropped_alone(keyspace: Keyspace, ba
     assert sum(worker.dropped.values()) == 2, worker.dropped
 
 
-def test_a_trace_that_is_not_ingested_yet_is_waited_for(
+def test_a_late_trace_is_waited_for(
     keyspace: Keyspace, backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if isinstance(backend, backends.Langfuse | backends.Webhook):
@@ -393,9 +391,7 @@ def test_phoenix_gets_annotations_of_sessions_traces_and_documents(keyspace: Key
     assert kept[3]["result"] == {"label": "relevant", "score": 1.0, "explanation": "fits"}
 
 
-def test_mlflow_is_asked_after_a_crash_until_it_answers(
-    keyspace: Keyspace, sender: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_is_asked_after_a_crash(keyspace: Keyspace, sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer to the request was lost with the worker; or the server ended too, and comes back later."""
     for number, failures in enumerate(([], [503, 502])):
         with backends.Mlflow() as server:
@@ -412,7 +408,7 @@ def test_mlflow_is_asked_after_a_crash_until_it_answers(
             assert (pending(keyspace), second.dropped) == (0, {}), failures
 
 
-def test_files_hold_each_verdict_by_day(
+def test_files_hold_verdicts_by_day(
     keyspace: Keyspace, sender: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_764_000_000.0]
@@ -495,7 +491,7 @@ def test_a_folder_that_cannot_be_written_is_waited_for(keyspace: Keyspace, sende
     assert len(list(blocked.iterdir())) == 1
 
 
-def test_standard_output_has_a_line_for_each_verdict(
+def test_standard_output_has_a_line_each(
     keyspace: Keyspace, sender: Any, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     keyspace.send(*map(verdict, range(3)))
@@ -617,7 +613,7 @@ def test_events_that_are_wanted_are_waited_for(keyspace: Keyspace, sender: Any) 
         assert (len(worker.waits), len(otlp.spans), len(otlp.logs), worker.dropped) == (3, 1, 1, {})
 
 
-def test_redis_that_fails_while_verdicts_are_encoded_loses_none(
+def test_redis_that_fails_in_between_loses_none(
     keyspace: Keyspace, sender: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with backends.Mlflow() as server:
@@ -645,7 +641,7 @@ def test_an_address_where_langsmith_is_not_is_no_unknown_run(keyspace: Keyspace,
         assert (server.evaluations(), worker.waits) == (names(1), [0.5])
 
 
-def test_phoenix_may_name_sessions_that_contain_each_other_and_parked_verdicts_are_bounded(
+def test_phoenix_may_name_sessions_that_contain_each_other_and_parking_is_bounded(
     keyspace: Keyspace, sender: Any
 ) -> None:
     ids = ["1", 'the "12th"', "12"]
@@ -688,9 +684,7 @@ def test_parked_verdicts_that_are_forgotten_stay_away(keyspace: Keyspace, sender
         assert keyspace.client.zcard(due) == 1
 
 
-def test_doctor_names_the_data_of_receivers_without_their_keys(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_names_data_of_receivers_without_keys(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RECEIVER_KEY")
     for kind in (each for each in KINDS if each not in {"file", "stdout"}):
         options = receiver({"kind": kind, "url": "http://peer:1", "api_key_env": "RECEIVER_KEY"})
@@ -747,9 +741,7 @@ def test_forget_and_workers_remove_files_of_a_killed_process(keyspace: Keyspace,
         assert (left.exists(), fresh.exists()) == (False, True)
 
 
-def test_an_archive_that_cannot_be_read_keeps_nothing_else_from_being_forgotten(
-    keyspace: Keyspace, tmp_path: Path
-) -> None:
+def test_an_archive_that_cannot_be_read_keeps_nothing_else_from_forgetting(keyspace: Keyspace, tmp_path: Path) -> None:
     whole = gzip.compress(b'{"trace_id":"t"}\n' * 1000)
     (tmp_path / "verdicts-2025-11-25.host-1.jsonl.gz").write_bytes(whole[:-20])
     write_labels(keyspace.store, [Label("t", "safety", "safety", passed=True, drawn="golden")])
