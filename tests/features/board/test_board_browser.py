@@ -252,9 +252,7 @@ def test_labels_are_made_by_keys_and_without_scripts(
             assert page.evaluate("document.querySelector('[aria-pressed=true]').value") == "fail"
             page.press("y")
             page.loaded()
-            assert [each.opinion for answers_of_label in read_answers(store).values() for each in answers_of_label] == [
-                "pass"
-            ]
+            assert [each.opinion for some in read_answers(store).values() for each in some] == ["pass"]
         clean(page, url)
 
 

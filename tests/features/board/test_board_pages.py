@@ -60,9 +60,7 @@ def board(redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]) -> Any
 def question(client: httpx.Client, **query: Any) -> dict[str, str]:
     """Open the queue; return the fields of its form."""
     page = client.get("/labels", params=query).text
-    return {
-        name: html.unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
-    }
+    return {key: html.unescape(text) for key, text in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)}
 
 
 def answer(client: httpx.Client, message: str, fields: dict[str, str], **more: str) -> httpx.Response:
@@ -203,9 +201,7 @@ def test_filters_and_pages_of_the_list(board: httpx.Client, redis_url: str, pref
         assert "No answer fits" in page or "servce" in query, query
     saved = [msgspec.json.decode(line) for line in board.get("/verdicts.jsonl?judge=ragbench").content.splitlines()]
     assert {row["trace_id"] for row in saved} == {row["trace_id"] for row in ROWS}
-    assert all(
-        [verdict["judge"] for verdict in row["verdicts"]] == ["ragbench"] and row["output"] == ANSWER for row in saved
-    )
+    assert all([each["judge"] for each in row["verdicts"]] == ["ragbench"] and row["output"] == ANSWER for row in saved)
     # What is forgotten in Redis is gone from the page, though the index has read it.
     store, settings = Store(redis_url, Keys(prefix)), msgspec.structs.replace(load({}), prefix=prefix)
     Forgetting(store, settings, ForgetTarget(trace_id=ROWS[2]["trace_id"])).run()
@@ -280,9 +276,7 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     assert (read_answers(store), read_labels(store), read_labelled_trace(store, stored.trace_id)) == ({}, [], None)
 
 
-def test_annotators_get_different_questions_and_second_opinions(
-    board: httpx.Client, redis_url: str, prefix: str
-) -> None:
+def test_annotators_get_different_questions_and_second_ones(board: httpx.Client, redis_url: str, prefix: str) -> None:
     store, asked = Store(redis_url, Keys(prefix)), {"judge": "facts_grounding"}
     ada, bob = (question(board, **asked, **{"as": name}) for name in ("ada", "bob"))
     assert ada["evaluation_id"] != bob["evaluation_id"]
@@ -325,9 +319,7 @@ def test_the_random_queue_counts_answers_of_others_as_drawn(board: httpx.Client,
     assert f"{len(answers_of_label)} labels" in page
 
 
-def test_an_address_does_not_draw_a_verdict(
-    board: httpx.Client, redis_url: str, prefix: str, verdicts: list[Any]
-) -> None:
+def test_an_address_draws_no_verdict(board: httpx.Client, redis_url: str, prefix: str, verdicts: list[Any]) -> None:
     """Only the random order draws, neither an address nor the form; what it drew keeps its place in every answer."""
     store = Store(redis_url, Keys(prefix))
     names = [verdict.evaluation_id for verdict in verdicts if verdict.judge == "facts_grounding"]
@@ -445,12 +437,10 @@ def test_probes_and_metrics_have_a_port_of_their_own(redis_url: str, prefix: str
             SettingsError, match=r"board\.metrics_port: .* cannot be used .*set another board\.metrics_port"
         ):
             BoardServer(Settings.from_keys(redis_url=redis_url, board=Board(port=0, metrics_port=port)), {})
-        exemplars = scrape(port)
-    refused = {
-        page: exemplars.total("tracejudge_board_requests_total", page=page, status="401") for page in BOARD_PAGES
-    }
+        page = scrape(port)
+    refused = {name: page.total("tracejudge_board_requests_total", page=name, status="401") for name in BOARD_PAGES}
     assert refused == {"overview": 1, "series": 0, "verdicts": 2, "funnel": 0, "labels": 0, "other": 2}
-    assert exemplars.total("tracejudge_board_indexed_verdicts") == 0
+    assert page.total("tracejudge_board_indexed_verdicts") == 0
 
 
 def test_settings_of_the_board_are_checked(tmp_path: Path) -> None:

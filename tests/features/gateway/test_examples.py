@@ -149,9 +149,7 @@ def test_fastapi_and_a_worker(stored: Stored, variables: dict[str, str], tmp_pat
 @pytest.mark.endurance("installs an example's packages in an environment of its own")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", list(PINS))
-def test_an_example_by_itself(
-    name: str, start: Start, stored: Stored, variables: dict[str, str], tmp_path: Path
-) -> None:
+def test_an_example_alone(name: str, start: Start, stored: Stored, variables: dict[str, str], tmp_path: Path) -> None:
     folder = copied(name, tmp_path)
     path = programs(name, folder)
     assert path is not None

@@ -365,9 +365,7 @@ def keyspaces(cluster: Cluster, prefix: str) -> Iterator[list[Keyspace]]:
         yield keyspaces
 
 
-def test_traces_go_to_their_partition(
-    start: Start, cluster: Cluster, redis_url: str, keyspaces: list[Keyspace]
-) -> None:
+def test_each_goes_to_its_partition(start: Start, cluster: Cluster, redis_url: str, keyspaces: list[Keyspace]) -> None:
     gateway = on(cluster, start, redis_url)
     session = named_in(1)
     plain = [item(f"p{number}") for number in range(10)]

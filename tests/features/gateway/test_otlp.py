@@ -122,14 +122,13 @@ def test_requests_of_spans_and_logs_become_traces(start: Start, stored: Stored) 
         traces = sorted(stored.wait(count)[-len(case["traces"]) :], key=lambda trace: str(trace["trace_id"]))
         for trace, expected in zip(traces, case["traces"], strict=True):
             assert {key: trace.get(key) for key in expected} == expected, name
+        now = gateway.scrape()
         for metric, label, counts in (
             ("items_total", "kind", case.get("kept", {})),
             ("fields_left_out_total", "field", case.get("left_out", {})),
         ):
             for value, amount in counts.items():
-                totals = [
-                    page.total(f"tracejudge_gateway_{metric}", **{label: value}) for page in (before, gateway.scrape())
-                ]
+                totals = [page.total(f"tracejudge_gateway_{metric}", **{label: value}) for page in (before, now)]
                 assert totals[1] - totals[0] == amount, (name, metric)
 
 

@@ -147,9 +147,7 @@ def test_a_429_costs_no_evaluation(run: Run, endpoint: ChatEndpoint, monkeypatch
     monkeypatch.setenv("TRACEJUDGE_MODELS", served_by(endpoint, max_in_flight=4))
     ended = run("evaluate", write_lines("t.jsonl", outputs(*"abcdef")), "--judge", "safety", *OUTPUT)
     assert ended.code == 0
-    assert [(verdict.trace_id, verdict.outcome) for verdict in verdicts()] == [
-        (f"{number}", "scored") for number in range(6)
-    ]
+    assert [(each.trace_id, each.outcome) for each in verdicts()] == [(f"{number}", "scored") for number in range(6)]
     assert sum(verdict.attempts for verdict in verdicts()) == len(endpoint.calls) == 9
 
 
@@ -346,9 +344,8 @@ def test_a_model_that_is_named_needs_no_default_beside_it(run: Run, monkeypatch:
     assert run("evaluate", file, "--judge", "safety", "--model", "other").code == 0
     assert run("judges", "test", "safety", file, "--label", "safe", "--model", "other").code == 0
     assert run("judges", "show", "safety").code == 0
-    assert run("evaluate", file, "--judge", "safety").complaint == (
-        "tracejudge: there is no [models.default]; known are other"
-    )
+    complaint = run("evaluate", file, "--judge", "safety").complaint
+    assert complaint == "tracejudge: there is no [models.default]; known are other"
     own = Path("own.toml")
     own.write_text('instructions = "Is {{ outputs }} polite?"\nmodel = "othr"\n', encoding="utf-8")
     assert run("evaluate", file, "--judge", own, "--model", "other").code == 0

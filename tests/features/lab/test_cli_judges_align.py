@@ -170,9 +170,7 @@ def test_the_definition_of_an_own_judge_keeps_its_keys(run: Run, endpoint: ChatE
     assert "Be strict." not in system
 
 
-def test_a_judge_that_cannot_be_aligned_is_refused(
-    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_aligned_is_refused(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("judges.d/other.toml").write_text('instructions = "Is {{ outputs }} polite?"\n', encoding="utf-8")
     write_lines("few.jsonl", TRACES[:19])
     write_lines("yes.jsonl", [labelled("yes", trace_id=f"{n}") for n in range(40)])

@@ -31,14 +31,10 @@ def models_at(endpoint: ChatEndpoint, **fields: Any) -> str:
 
 
 def rows(count: int) -> list[dict[str, Any]]:
-    return [
-        labelled(("yes", "no")[number % 2], trace_id=f"{number}", output=f"Answer {number}.") for number in range(count)
-    ]
+    return [labelled(("yes", "no")[n % 2], trace_id=f"{n}", output=f"Answer {n}.") for n in range(count)]
 
 
-def test_long_commands_print_lines_in_a_pipe(
-    served: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_commands_print_in_a_pipe(served: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LINE_S", 0.05)
     monkeypatch.setenv("TRACEJUDGE_MODELS", models_at(endpoint))
     endpoint.behaviour = slow(0.05, yes_no())
@@ -171,9 +167,7 @@ def test_resume_refuses_files_of_another_configuration_in_one_line(run: Run) -> 
     assert [path.name for path in Path().glob("*.resume")] == []
 
 
-def test_seconds_of_calls_and_of_waiting_are_two(
-    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seconds_of_calls_and_of_waiting(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     def called(*spans: tuple[float, float]) -> float:
         return seconds_of([Call(began, ended - began, "ok") for began, ended in spans], 10.0)
 

@@ -298,9 +298,7 @@ def letter_versions(keyspace: Keyspace) -> dict[str, int]:
     return {letter["judge_model"]: letter["v"] for letter in map(json.loads, keyspace.client.hvals(keyspace.keys.dead))}
 
 
-def test_older_workers_put_panels_back(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_older_workers_return_panels(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     of = chosen(keyspace, 1)
     with monkeypatch.context() as before:
         before.setattr("worker.core.judging.fetching.decode_batch", old_decode)
@@ -313,9 +311,7 @@ def test_older_workers_put_panels_back(
     assert verdicts(keyspace)[PANEL].scores[0].passed
 
 
-def test_older_workers_judge_the_others(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_older_workers_judge_others(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.core.judging.fetching.decode_batch", old_decode)
     chosen(keyspace, 1, rules=(OTHER,))
     finish(keyspace, panel_worker(new_worker, rules=(OTHER,)))

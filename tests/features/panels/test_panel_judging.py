@@ -165,9 +165,7 @@ def balanced_but_doubled(keyspace: Keyspace) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_evaluation_ends_once_in_any_order_and_after_losses(
-    keyspace: Keyspace, new_worker: Workers, seed: int
-) -> None:
+def test_each_evaluation_ends_once_in_any_order_with_losses(keyspace: Keyspace, new_worker: Workers, seed: int) -> None:
     by = random.Random(seed)
     of = chosen(keyspace, 3)
     workers = [panel_worker(new_worker), panel_worker(new_worker)]
@@ -193,9 +191,7 @@ def test_each_evaluation_ends_once_in_any_order_and_after_losses(
     assert len(set(ended)) == len(ended) == 12
 
 
-def test_a_lost_answer_combines_nothing_twice(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_answer_combines_once(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = panel_worker(new_worker)
     chosen(keyspace, 1)
     record, lost = worker.ledger.record, iter([True] * 3)

@@ -194,9 +194,7 @@ def test_two_models_disagree(pipeline: Pipeline, setup: dict[str, Any], otlp: Ot
     assert spans() == {"evaluate safety": 3 * TRACES, "chat judge-1": TRACES, "chat judge-2": TRACES}
 
 
-def test_panels_wait_for_a_failed_endpoint(
-    pipeline: Pipeline, setup: dict[str, Any], other_endpoint: ChatEndpoint
-) -> None:
+def test_panels_wait_for_an_endpoint(pipeline: Pipeline, setup: dict[str, Any], other_endpoint: ChatEndpoint) -> None:
     other_endpoint.behaviour = replies.failing(503)
     worker = pipeline.worker(**setup)
     pipeline.publish(make_traces(TRACES))

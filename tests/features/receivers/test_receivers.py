@@ -282,9 +282,7 @@ def test_an_item_that_the_server_refuses_is_dropped_alone(keyspace: Keyspace, ba
     assert sum(worker.dropped.values()) == 2, worker.dropped
 
 
-def test_a_late_trace_is_waited_for(
-    keyspace: Keyspace, backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_traces_wait(keyspace: Keyspace, backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if isinstance(backend, backends.Langfuse | backends.Webhook):
         pytest.skip("takes verdicts of unknown traces")
     now = [time.time()]
@@ -408,9 +406,7 @@ def test_mlflow_is_asked_after_a_crash(keyspace: Keyspace, sender: Any, monkeypa
             assert (pending(keyspace), second.dropped) == (0, {}), failures
 
 
-def test_files_hold_verdicts_by_day(
-    keyspace: Keyspace, sender: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_of_one_day(keyspace: Keyspace, sender: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_764_000_000.0]
     monkeypatch.setattr("worker.features.receivers.files.time.time", lambda: now[0])
     worker = sender({"kind": "file", "path": str(tmp_path / "archive"), "keep_days": 2})
@@ -491,9 +487,7 @@ def test_a_folder_that_cannot_be_written_is_waited_for(keyspace: Keyspace, sende
     assert len(list(blocked.iterdir())) == 1
 
 
-def test_standard_output_has_a_line_each(
-    keyspace: Keyspace, sender: Any, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_output_has_a_line_each(keyspace: Keyspace, sender: Any, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     keyspace.send(*map(verdict, range(3)))
     sender({"kind": "stdout"}).turn()
     lines = capfdbinary.readouterr().out.splitlines()
@@ -507,9 +501,7 @@ def test_every_kind_has_a_file_and_doctor_checks_it(keyspace: Keyspace, tmp_path
             row = find_exporters(settings)["receiver:mine"]
 
             def values(row: Any = row, settings: Settings = settings) -> list[tuple[str, str]]:
-                return [
-                    (container.result, container.name) for check in row.checks(settings) for container in check.run()
-                ]
+                return [(found.result, found.name) for check in row.checks(settings) for found in check.run()]
 
             assert values() == [("ok", "receiver mine")], kind.kind
             assert server.refusals == []
@@ -641,9 +633,7 @@ def test_an_address_where_langsmith_is_not_is_no_unknown_run(keyspace: Keyspace,
         assert (server.evaluations(), worker.waits) == (names(1), [0.5])
 
 
-def test_phoenix_may_name_sessions_that_contain_each_other_and_parking_is_bounded(
-    keyspace: Keyspace, sender: Any
-) -> None:
+def test_phoenix_may_name_sessions_within_each_other_and_parking_has_a_bound(keyspace: Keyspace, sender: Any) -> None:
     ids = ["1", 'the "12th"', "12"]
     parked = DeliveryKeys(keyspace.keys.prefix).receiver_parked("mine")
     with backends.Phoenix() as server:
