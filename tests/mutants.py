@@ -104,7 +104,7 @@ PARTS: Final = {
         "judges/endpoints/*.py",
         """
         tests/judges/endpoints/test_*.py tests/core/test_judging_outages.py tests/core/test_judging_probes.py
-        tests/features/python/test_code_on_traffic.py
+        tests/features/python/test_explorations.py
         """,
     ),
     "answers": Part(
@@ -141,7 +141,7 @@ PARTS: Final = {
         "worker/core/export/*.py worker/base/delivery/*.py worker/base/monitor/sums.py",
         """
         tests/core/test_verdict_counter.py tests/core/test_prometheus_export.py
-        tests/features/python/test_code_on_traffic.py tests/core/test_outbox_*.py tests/base/test_otel_*.py
+        tests/features/python/test_explorations.py tests/core/test_outbox_*.py tests/base/test_otel_*.py
         tests/base/test_export_*.py
         """,
     ),
