@@ -480,9 +480,7 @@ def answer_of(opinion: str, by: str, *, judged: bool = True, verdict: Any = None
     return Answer(**named, annotator=by, answered_at=1.0, judged=judged)
 
 
-def test_two_answers_at_once_count(
-    redis_url: str, prefix: str, verdicts: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_at_once_count(redis_url: str, prefix: str, verdicts: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     store, verdict = Store(redis_url, Keys(prefix)), verdicts[0]
     first, second = (answer_of(opinion, by=opinion, verdict=verdict) for opinion in ("pass", "fail"))
     read, others = answers.of_label, [second]

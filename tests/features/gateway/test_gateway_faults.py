@@ -409,9 +409,7 @@ def test_it_goes_on_after_the_failover_of_a_killed_master(start: Start, redis_ur
             wait_until(send, 30, "the gateway to accept again")
         expected = {named_in(number, start="after") for number in range(PARTITIONS)}
         expected |= {f"{number:032x}" for number in range(1, 31)}
-        wait_until(
-            lambda: expected <= {entry["trace_id"] for _, entry in all_entries(keyspaces)}, what="what it accepted"
-        )
+        wait_until(lambda: expected <= {entry["trace_id"] for _, entry in all_entries(keyspaces)}, what="all of them")
 
 
 def test_a_gateway_that_is_stopped_while_it_starts_ends_with_0() -> None:

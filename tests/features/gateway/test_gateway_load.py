@@ -146,9 +146,8 @@ def test_the_same_key_of_two_clients_is_not_the_same_request(start: Start, store
     tokens = {"A": "0123456789abcdef-a", "B": "0123456789abcdef-b"}
     gateway = start(tokens={name: {"token_env": name} for name in tokens}, env=tokens)
     for token in (*tokens.values(), *tokens.values()):
-        reply = gateway.publish(
-            {"service": "bot", "output": token}, Authorization=f"Bearer {token}", Idempotency_Key="1"
-        )
+        sent = {"service": "bot", "output": token}
+        reply = gateway.publish(sent, Authorization=f"Bearer {token}", Idempotency_Key="1")
         assert reply.status_code == 200
     ids = [(trace["trace_id"], trace["id"]) for trace in stored.entries()]
     assert ids[:2] == ids[2:]

@@ -61,9 +61,8 @@ def test_verdicts_are_written_in_the_order_of_the_file_judge_by_judge(run: Run) 
     ended = run("evaluate", SUPPORT, "--judge", "safety", "--judge", "groundedness", "--judge", "safety", *OUTPUT)
     assert ended.code == 0
     traces = [json.loads(line)["trace_id"] for line in SUPPORT.read_text(encoding="utf-8").splitlines()]
-    assert [(verdict.trace_id, verdict.judge) for verdict in verdicts()] == [
-        (trace, judge) for trace in traces for judge in ("safety", "groundedness")
-    ]
+    expected = [(trace, judge) for trace in traces for judge in ("safety", "groundedness")]
+    assert [(verdict.trace_id, verdict.judge) for verdict in verdicts()] == expected
 
 
 def test_a_judge_of_conversations_gets_each_session_together(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,9 +311,8 @@ def test_each_model_has_a_verdict_and_one_more_combines_them(run: Run) -> None:
     ended = run("evaluate", traces(), "--judge", "safety", *TOGETHER, "--output", "out.jsonl", "--json")
     assert ended.code == 0
     judged = verdicts()
-    assert [(verdict.trace_id, verdict.judge_model) for verdict in judged] == [
-        (trace, model) for trace in "01" for model in ("a", "b", "c", PANEL)
-    ]
+    expected = [(trace, model) for trace in "01" for model in ("a", "b", "c", PANEL)]
+    assert [(verdict.trace_id, verdict.judge_model) for verdict in judged] == expected
     combined = [verdict for verdict in judged if verdict.judge_model == PANEL]
     assert [result.scores[0].passed for result in combined] == [True, False]
     assert {result.metrics for result in combined} == {("safety", "disagreement")}

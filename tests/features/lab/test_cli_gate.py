@@ -122,9 +122,8 @@ def test_what_a_gate_cannot_use_is_refused_before_a_row_is_judged(run: Run, judg
 
 
 def test_a_gate_does_not_pass_by_the_heuristic_of_a_lost_configuration(run: Run) -> None:
-    assert (
-        run("evaluate", write_lines("t.jsonl", [labelled(None)]), "--judge", "safety", "--output", "o.jsonl").code == 0
-    )
+    file = write_lines("t.jsonl", [labelled(None)])
+    assert run("evaluate", file, "--judge", "safety", "--output", "o.jsonl").code == 0
     for options in ((FAIL_UNDER, "safety=0.1"), ("--baseline", "o.jsonl")):
         ended = run("evaluate", "t.jsonl", "--judge", "safety", *options)
         assert (ended.code, f"{options[0]} measures nothing: no configuration" in words(ended.err)) == (2, True), ended

@@ -104,9 +104,8 @@ def test_a_planted_bias_is_found(
     (own,) = [container for container in run("judges", "--json").document if container["name"] == "groundedness"]
     assert (own["origin"], own["version"]) == ("judges.d/groundedness.toml", document["version"])
     for name in ("groundedness", "judges.d/groundedness.toml"):
-        tested = run(
-            "judges", "test", name, "labels.jsonl", "--label", "grounded", "--model", "large", "--json"
-        ).document
+        test = ("judges", "test", name, "labels.jsonl", "--label", "grounded", "--model", "large")
+        tested = run(*test, "--json").document
         assert tested["balanced_accuracy"] > 0.8
         assert tested["version"] == document["version"]
     # The judge that was aligned is aligned further from its file; here nothing is left to learn.

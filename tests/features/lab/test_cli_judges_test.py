@@ -142,9 +142,7 @@ def test_judges_of_ones_own_run_offline_beside_built_in_ones(run: Run) -> None:
         assert set(verdicts) == {*names, "safety"}, text
         assert {line["outcome"] for line in verdicts.values()} == {"scored"}, text
         versions = {row["name"]: row["version"] for row in run("judges", "--json").document}
-        assert {name: line["judge_version"] for name, line in verdicts.items()} == {
-            name: versions[name] for name in verdicts
-        }
+        assert [name for name, line in verdicts.items() if line["judge_version"] != versions[name]] == []
 
 
 def test_a_broken_file_ends_in_its_one_line(run: Run) -> None:

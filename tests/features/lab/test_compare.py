@@ -201,9 +201,8 @@ def test_the_measure_is_a_criterion_or_that_of_a_judge(run: Run, endpoint: ChatE
     own.write_text('instructions = "Is {{ outputs }} a friendly answer to {{ inputs }}?"\n', encoding="utf-8")
     context = {"context": ["It is open from nine to six."]}
     paths = files(rows(SHORT, **context), rows(LONG, **context))
-    ended = run(
-        "evaluate", "--compare", *paths, "--criterion", "The shorter one is better.", "--judge", "groundedness", *OUTPUT
-    )
+    measures = ("--criterion", "The shorter one is better.", "--judge", "groundedness")
+    ended = run("evaluate", "--compare", *paths, *measures, *OUTPUT)
     assert ended.code == 0, ended.err
     assert [(verdict.judge, verdict.scores[0].metric) for verdict in verdicts()] == [
         ("pairwise", "pairwise"),

@@ -77,9 +77,8 @@ def test_at_a_terminal_of_80_columns_a_bar_has_rate_cost_and_time_left(tmp_path:
     os.close(ours)
     os.close(theirs)
     frames = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown))
-    assert any(
-        re.search(r"judging by m ━.* \d+ verdicts?, [\d.]+/s, [\d.]+ USD, \d+ s left", line) for line in frames
-    ), frames
+    bar = r"judging by m ━.* \d+ verdicts?, [\d.]+/s, [\d.]+ USD, \d+ s left"
+    assert any(re.search(bar, line) for line in frames), frames
     assert [line for line in frames if cell_len(line.rstrip()) > 80] == []
 
 
@@ -179,9 +178,8 @@ def test_seconds_of_calls_and_of_waiting(run: Run, endpoint: ChatEndpoint, monke
     ]
     monkeypatch.setenv("TRACEJUDGE_MODELS", models_at(endpoint))
     endpoint.behaviour = slow(0.2, yes_no())
-    document = run(
-        "evaluate", write_lines("t.jsonl", rows(6)), "--judge", "safety", "--json", "--output", "out.jsonl"
-    ).document
+    file = write_lines("t.jsonl", rows(6))
+    document = run("evaluate", file, "--judge", "safety", "--json", "--output", "out.jsonl").document
     (judge,) = document["judges"]
     waits = [verdict.duration_s - verdict.seconds for verdict in verdicts()]
     assert max(waits) > 0.15, "only one call at a time"

@@ -174,9 +174,8 @@ def test_forgotten_between_members_and_panel_nothing_is_combined(keyspace: Keysp
     settings = settings_of(keyspace, **SETUP)
     Forgetting(keyspace.store, settings, ForgetTarget(trace_id=make_trace(0).trace_id)).run()
     finish(keyspace, worker)
-    assert [entry["trace_id"] for entry in keyspace.outbox("j") if entry["judge_model"] == PANEL] == [
-        make_trace(1).trace_id
-    ]
+    combined = [entry["trace_id"] for entry in keyspace.outbox("j") if entry["judge_model"] == PANEL]
+    assert combined == [make_trace(1).trace_id]
     account = read_balanced_account(keyspace)
     assert (account.scored, account.removed, account.waiting) == (7, 1, 0)
 

@@ -278,9 +278,8 @@ def test_grounded_and_relevant_is_combined_of_two_judges(keyspace: Keyspace, new
         assert {batch.judge_model for batch in keyspace.batches().values()} == {"b", BOTH}
         finish(keyspace, worker)
         read = [read_outbox_entry(entry) for entry in keyspace.client.xrange(keyspace.keys.verdicts)]
-        by_judge = {
-            entry.verdict.judge: entry.verdict for entry in read if entry and entry.verdict.trace_id == trace.trace_id
-        }
+        of_trace = (each.verdict for each in read if each and each.verdict.trace_id == trace.trace_id)
+        by_judge = {verdict.judge: verdict for verdict in of_trace}
         assert by_judge.keys() == {*ASKED.judges, "grounded_and_relevant"}, name
         both = by_judge["grounded_and_relevant"]
         assert (both.outcome, both.judge_model, both.metrics) == (outcome, BOTH, ("grounded_and_relevant",)), name

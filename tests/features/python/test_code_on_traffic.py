@@ -165,9 +165,7 @@ def test_traces_that_break_a_judge_in_python_do_not_affect_others(pipeline: Pipe
 
     verdicts = [entry.verdict for entry in pipeline.outbox()]
     assert {verdict.judge_model for verdict in verdicts} == {"code"}
-    unscored = {
-        verdict.trace_id: (verdict.judge, verdict.reason, verdict.note) for verdict in verdicts if verdict.reason
-    }
+    unscored = {each.trace_id: (each.judge, each.reason, each.note) for each in verdicts if each.reason}
     assert unscored == {
         traces[3].trace_id: ("by_the_trace", "judge_failed", f"took longer than {LIMIT_S} s"),
         traces[20].trace_id: ("by_the_trace", "judge_failed", "ended by itself (exit code 3)"),

@@ -111,9 +111,7 @@ def written(table: Mapping[str, str]) -> str:
 
 def with_value(base: Base, key: str, value: str) -> str:
     """Put a value behind a key, in place of what stands there or below."""
-    others = {
-        name: other for name, other in base.table.items() if not (f"{name}.").startswith(f"{key}.") and name != key
-    }
+    others = {name: other for name, other in base.table.items() if not f"{name}.".startswith(f"{key}.")}
     return written({**others, key: value})
 
 

@@ -525,9 +525,8 @@ def test_an_address_that_ends_in_its_path_is_not_doubled(keyspace: Keyspace) -> 
                 mine = receiver({**options, "url": options["url"] + (end if kind.kind != "webhook" else "")})
                 settings = settings_of(keyspace, models=MODELS, receivers={"mine": mine})
                 (check,) = find_exporters(settings)["receiver:mine"].checks(settings)
-                assert [
-                    (container.result, container.what) for container in check.run() if container.result != "ok"
-                ] == [], (kind.kind, end)
+                wrong = [(found.result, found.what) for found in check.run() if found.result != "ok"]
+                assert wrong == [], (kind.kind, end)
 
 
 def test_a_url_with_the_path_of_another_api_is_refused() -> None:
@@ -572,9 +571,8 @@ def test_certificates_and_secrets_that_cannot_be_used_are_named(keyspace: Keyspa
         row = find_exporters(settings)["receiver:mine"]
         (finding,) = [container for check in row.checks(settings) for container in check.run()]
         message = "receivers.mine.headers.x-team.env: the variable ABSENT is empty"
-        assert (finding.name, finding.result, finding.what.startswith(message)) == ("receiver mine", "broken", True), (
-            finding
-        )
+        assert (finding.name, finding.result) == ("receiver mine", "broken"), finding
+        assert finding.what.startswith(message), finding
 
 
 def test_otlp_receivers_place_spans_and_send_events_as_they_are_set(keyspace: Keyspace, sender: Any) -> None:
@@ -605,9 +603,7 @@ def test_events_that_are_wanted_are_waited_for(keyspace: Keyspace, sender: Any) 
         assert (len(worker.waits), len(otlp.spans), len(otlp.logs), worker.dropped) == (3, 1, 1, {})
 
 
-def test_redis_that_fails_in_between_loses_none(
-    keyspace: Keyspace, sender: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redis_that_fails_between_loses_none(keyspace: Keyspace, sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with backends.Mlflow() as server:
         keyspace.send(verdict(0))
         worker = sender(server.settings())
