@@ -1,9 +1,9 @@
 """Commands and how they end, as tables: ``data/NAME.json`` beside the tests holds one case a line.
 
 A case may have ``answers`` or ``results`` (of the model), ``env``, ``rows`` (of ``t.jsonl``: a label, or a label and
-fields) and ``files``, then what a step has, or steps in ``then``: ``run`` (the command), ``code``, fragments of ``out`` and
-``err``, patterns (``match``), texts as a whole (``out_is``, ``err_is``), ``absent`` texts, ``document`` (the keys that
-are named) and ``written`` (the same of each line of ``out.jsonl``).
+fields) and ``files``, then what a step has, or steps in ``then``: ``run`` (the command), ``code``, fragments of
+``out`` and ``err``, patterns of the output (``match``), whole texts (``out_is``, ``err_is``), ``absent`` texts,
+``document`` (the keys that are named) and ``written`` (the same of each line of ``out.jsonl``).
 """
 
 import json
@@ -66,7 +66,9 @@ def differences(ended: Ended, step: dict[str, Any]) -> list[str]:
     wrong = [f"exit code {ended.code}: {ended.err}"] if ended.code != step.get("code", 0) else []
     wrong += [f"no {text!r} in {ended.out}" for text in step.get("out", []) if text not in out]
     wrong += [f"no {text!r} in {ended.err}" for text in step.get("err", []) if text not in err]
-    wrong += [f"no match of {text!r} in {ended.out}" for text in step.get("match", []) if not re.search(text, out)]
+    wrong += [
+        f"no match of {text!r} in {ended.out}" for text in step.get("match", []) if not re.search(text, ended.out)
+    ]
     wrong += [f"{text!r} in the output" for text in step.get("absent", []) if text in out + err]
     for key, text in (("out_is", ended.out), ("err_is", ended.err)):
         wrong += [f"{key}: {text!r}"] if step.get(key, text) != text else []
