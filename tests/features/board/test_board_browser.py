@@ -49,9 +49,7 @@ def clean(page: Browser, url: str) -> None:
     assert page.hosts <= {url.removeprefix("http://")}
 
 
-def test_pages_have_no_errors_and_no_serious_violation(
-    page: Browser, redis: Redis, redis_url: str, prefix: str
-) -> None:
+def test_pages_have_no_error_and_no_serious_violation(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
     verdicts = judged(ROWS, JUDGES)
     fill(redis, prefix, ROWS, verdicts)
     with serving(redis_url, prefix) as url:
@@ -75,9 +73,7 @@ def test_pages_have_no_errors_and_no_serious_violation(
         clean(page, url)
 
 
-def test_the_overview_names_a_falling_share_and_draws_it(
-    page: Browser, redis: Redis, redis_url: str, prefix: str
-) -> None:
+def test_the_overview_names_and_draws_a_falling_share(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
     history(redis, prefix)
     with summed(redis, redis_url, prefix), serving(redis_url, prefix) as url:
         wait_until(lambda: "shares fell" in httpx.get(url).text, what="the overview")
@@ -103,9 +99,7 @@ def test_the_overview_names_a_falling_share_and_draws_it(
         clean(page, url)
 
 
-def test_eight_seconds_after_the_drop_the_demo_shows_it_first_and_keys_lead_to_a_label(
-    page: Browser, tmp_path: Path
-) -> None:
+def test_eight_seconds_after_the_drop_the_demo_shows_it_and_keys_lead_to_a_label(page: Browser, tmp_path: Path) -> None:
     arguments = ("-m", "worker.cli", "demo", "--seconds", "25", "--keep")
     with Program(*arguments, folder=tmp_path, env={"TMPDIR": str(tmp_path)}) as demo:
         url = demo.wait_for(r"Board: (http://\S+)")[1]
@@ -156,9 +150,7 @@ def test_hostile_traces_do_nothing(page: Browser, redis: Redis, redis_url: str, 
         clean(page, url)
 
 
-def test_a_click_on_a_sentence_or_its_evidence_lights_both_sides(
-    page: Browser, redis: Redis, redis_url: str, prefix: str
-) -> None:
+def test_a_click_on_a_sentence_lights_its_evidence(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
     verdicts = judged(ROWS[:1], ("facts_grounding",))
     fill(redis, prefix, ROWS[:1], verdicts)
     both = ["span Refunds are paid within 14 days.", "mark Refunds are paid within 14 days."]
@@ -172,9 +164,7 @@ def test_a_click_on_a_sentence_or_its_evidence_lights_both_sides(
         clean(page, url)
 
 
-def test_from_the_list_to_a_verdict_and_its_label_by_keys_alone(
-    page: Browser, redis: Redis, redis_url: str, prefix: str
-) -> None:
+def test_from_the_list_to_a_label_by_keys_alone(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
     long = [trace_row(number, input="Why? " * 400, context=["Because. " * 900] * 3) for number in range(6, 9)]
     fill(redis, prefix, [*ROWS, *long], judged([*ROWS, *long], ("facts_grounding", "groundedness")))
     store = Store(redis_url, Keys(prefix))
@@ -262,15 +252,11 @@ def test_labels_are_made_by_keys_and_without_scripts(
             assert page.evaluate("document.querySelector('[aria-pressed=true]').value") == "fail"
             page.press("y")
             page.loaded()
-            assert [each.opinion for answers_of_label in read_answers(store).values() for each in answers_of_label] == [
-                "pass"
-            ]
+            assert [each.opinion for some in read_answers(store).values() for each in some] == ["pass"]
         clean(page, url)
 
 
-def test_the_overview_polls_and_an_unchanged_page_is_not_sent_again(
-    page: Browser, redis: Redis, redis_url: str, prefix: str
-) -> None:
+def test_a_page_polls_and_is_not_sent_again(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
     fill(redis, prefix, ROWS, judged(ROWS, ("facts_grounding",)))
     with serving(redis_url, prefix) as url:
         page.open(f"{url}/funnel")

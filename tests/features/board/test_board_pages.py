@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from redis import Redis
 from support.board_parts import ANSWER, JUDGES, fill, hostile_rows, serving, summed, trace_row
+from support.cli_cases import read_table
 from support.judged import judged
 from support.processes import free_port, wait_until
 from support.scrape import scrape
@@ -38,6 +39,7 @@ from worker.features.board.texts import Part, Span, as_markdown, as_source, divi
 from worker.features.labels import answers
 from worker.features.labels.answers import Answer, Tally, majority, read_answers, tally
 
+TABLES = read_table(__file__, "board")
 TOKEN = "a token of thirty characters.."  # noqa: S105 - nobody's
 ROWS = [trace_row(number) for number in range(1, 9)]
 
@@ -58,9 +60,7 @@ def board(redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]) -> Any
 def question(client: httpx.Client, **query: Any) -> dict[str, str]:
     """Open the queue; return the fields of its form."""
     page = client.get("/labels", params=query).text
-    return {
-        name: html.unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
-    }
+    return {key: html.unescape(text) for key, text in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)}
 
 
 def answer(client: httpx.Client, message: str, fields: dict[str, str], **more: str) -> httpx.Response:
@@ -80,15 +80,8 @@ def test_a_verdict_without_the_images_of_its_trace_is_marked(redis: Redis, redis
 
 
 def test_every_page_has_strict_security_headers(board: httpx.Client, verdicts: list[Any]) -> None:
-    for path in (
-        "/",
-        "/verdicts",
-        "/funnel",
-        "/labels",
-        f"/verdicts/{verdicts[0].evaluation_id}",
-        "/none",
-        "/verdicts/x",
-    ):
+    paths = ("/", "/verdicts", "/funnel", "/labels", f"/verdicts/{verdicts[0].evaluation_id}", "/none", "/verdicts/x")
+    for path in paths:
         reply = board.get(path)
         assert reply.status_code == (404 if path in {"/none", "/verdicts/x"} else 200), path
         policy = reply.headers["content-security-policy"]
@@ -107,95 +100,37 @@ def test_every_page_has_strict_security_headers(board: httpx.Client, verdicts: l
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_a_verdict_shows_its_sentences_with_signs_and_links_to_their_evidence(
-    board: httpx.Client, verdicts: list[Any]
-) -> None:
-    pages = {verdict.judge: board.get(f"/verdicts/{verdict.evaluation_id}").text for verdict in verdicts[: len(JUDGES)]}
-    page = pages["facts_grounding"]
-    assert re.search(
-        r'class="s yes sentence-1" title="supported" [^>]*><b class="sign">✓</b> <a href="#evidence-1">', page
-    )
-    assert re.search(
-        r'<mark class="evidence evidence-1" title="sentence 1" id="evidence-1"[^>]*><a href="#sentence-1">', page
-    )
-    failed = r'class="s no sentence-2" title="unsupported: [^"]*" [^>]*><b class="sign">✗ 2</b> Gold coins'
-    assert re.search(failed, page)
-    assert "<b>Sentence 2</b> unsupported: 0% of its words appear in context or query." in page
+def test_a_verdict_shows_sentences_with_signs_and_links_to_evidence(board: httpx.Client, verdicts: list[Any]) -> None:
+    shown = verdicts[: len(JUDGES)]
+    pages = {verdict.judge: board.get(f"/verdicts/{verdict.evaluation_id}").text for verdict in shown}
     # A judge that answers yes or no names the sentence in its reason only.
-    assert re.search(failed, pages["groundedness"])
-    assert "0% of its words and all of its numbers appear" in pages["ragbench"]
-    assert '<mark class="evidence relevant used evidence-1"' in pages["ragbench"]
-    assert "not relevant" in pages["retrieval_relevance"]
-    assert "When is my refund paid?</h1>" in page
-    for verdict in verdicts[: len(JUDGES)]:
-        assert f'href="/verdicts/{verdict.evaluation_id}" title=' in page, (
-            "the results of all judges are one click away"
-        )
-    request = page.partition("The request of the judge")[2]
-    assert "When is my refund paid?" in request
+    for judge, patterns in TABLES["sentences"].items():
+        assert [pattern for pattern in patterns if not re.search(pattern, pages[judge])] == [], judge
+    page = pages["facts_grounding"]
+    absent = [each.judge for each in shown if f'href="/verdicts/{each.evaluation_id}" title=' not in page]
+    assert absent == [], "the results of all judges are one click away"
     assert "another version" not in page
-
-
-MARKDOWN = """## Refunds
-**Liked:** &quot;fast\u200b&#x202E;&quot; \\*and\\* [free](javascript:alert(1)) ![picture](http://evil.example/x.png)
-<img src=x onerror=alert(1)>
-
-| plan | days |
-|---|--:|
-| free | 14 |
-
-```html
-<b>bold</b>
-```
-"""
 
 
 def test_markdown_is_rendered_without_html_links_and_images_and_marks_stay_in_their_place(
     redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
 ) -> None:
-    rationale = 'The words "fast" and \u201cfree\u201d are not in the document, "14 days" is.'
-    steps = [
-        {
-            "span_id": "b",
-            "name": "chat",
-            "kind": "llm",
-            "started_at": 1.8e9 + 0.5,
-            "ended_at": 1.8e9 + 2,
-            "outputs": "x",
-        },
-        {"span_id": "a", "name": "search", "kind": "tool", "started_at": 1.8e9, "inputs": {"q": "<i>"}, "outputs": [1]},
-    ]
-    calls = [{"name": "search"}, {"name": "get_invoice", "arguments": {"id": 7}, "result": {"days": 6}}]
-    usage = {"input_tokens": 1_100, "output_tokens": 104}
-    row = trace_row(
-        1, output=MARKDOWN, spans=steps, tool_calls=calls, usage=usage, started_at=1.8e9, ended_at=1.8e9 + 2.1
-    )
+    table = TABLES["markdown"]
     plain = next(verdict for verdict in verdicts if verdict.judge == "groundedness")
-    verdict = msgspec.structs.replace(plain, rationale=rationale, cost_usd=0.00041, release="2.4.1")
-    fill(redis, prefix, [row], [verdict])
+    verdict = msgspec.structs.replace(plain, rationale=table["rationale"], cost_usd=0.00041, release="2.4.1")
+    fill(redis, prefix, [trace_row(1, **table["row"])], [verdict])
     with serving(redis_url, prefix) as url:
         page, source = (
             httpx.get(f"{url}/verdicts/{verdict.evaluation_id}{query}", timeout=60).text for query in ("", "?source=1")
         )
         assert httpx.get(f"{url}/verdicts/{verdict.evaluation_id}/request").status_code == 404
     shown = page.partition('id="answer">')[2].partition("</section>")[0]
-    assert "<h3>Refunds</h3>" in shown
-    assert "<strong>Liked:</strong>" in shown
+    assert [text for text in table["answer"] if text not in shown] == []
     assert '"<mark class="quote" title="quoted by the judge">fast</mark>[U+200B][U+202E]"' in html.unescape(shown)
-    assert '*and* [<mark class="quote" title="quoted by the judge">free</mark>](javascript:alert(1))' in shown
-    assert '<span class="inert" title="http://evil.example/x.png">[image: picture]</span>' in shown
-    assert "&lt;img src=x onerror=alert(1)&gt;" in shown
-    assert "<td>14</td>" in shown
-    assert "<code>&lt;b&gt;bold&lt;/b&gt;" in shown
-    assert '<mark class="quote" title="quoted by the judge">14 days</mark>' in page
+    assert [text for text in table["page"] if text not in page] == []
     assert "**Liked:**" in source
-    assert "shop · release 2.4.1 · 2.1 s · 1,204 tokens · judged for $0.41 per 1,000 · by lexical · <time" in page
-    steps_shown = re.findall(r"<li><span[^>]*>(.*?)</span><b>(.*?)</b><div>(.*?)</div></li>", page)
-    assert [(at, name, re.sub(r"<[^>]+>", "", html_text).strip()) for at, name, html_text in steps_shown] == [
-        ("+0.00 s", "tool search", "{&#34;q&#34;:&#34;&lt;i&gt;&#34;} → [1]"),
-        ("+0.50 s", "llm chat", "→ x 1.50 s"),
-        ("\u2013", "tool get_invoice", "{&#34;id&#34;:7} → {&#34;days&#34;:6}"),
-    ]
+    steps = re.findall(r"<li><span[^>]*>(.*?)</span><b>(.*?)</b><div>(.*?)</div></li>", page)
+    assert [[at, name, re.sub(r"<[^>]+>", "", text).strip()] for at, name, text in steps] == table["steps"]
     slow = "![" * 90_000
     assert as_markdown(divide(slow, [])) == as_source(divide(slow, []))
 
@@ -225,7 +160,7 @@ def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> N
             assert not set(page.text) & set("\u202e\u2066\u200b\ufeff\x00\x07\x1b"), path
 
 
-def test_the_page_of_a_series_says_what_is_not_told_yet_and_that_it_declines(
+def test_a_series_says_what_is_not_told_and_that_it_declines(
     redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
 ) -> None:
     fill(redis, prefix, ROWS, verdicts)
@@ -251,16 +186,7 @@ def test_filters_and_pages_of_the_list(board: httpx.Client, redis_url: str, pref
         return [(link, " ".join(re.findall(r"✗ (\w+)", judges))) for link, judges in listed]
 
     assert [judges for _, judges in rows()] == ["facts_grounding groundedness ragbench"] * 8
-    for query, count in (
-        ({"judge": "facts_*"}, 8),
-        ({"outcome": "not passed", "judge": "facts_grounding"}, 8),
-        ({"service": "nothing"}, 0),
-        ({"trace_id": f"{3:032x}"}, 1),
-        ({"since": "1h", "origin": "live"}, 8),
-        ({"outcome": "'; DROP TABLE verdicts; --"}, 0),
-        ({"text": "gold COINS"}, 8),
-        ({"text": "no such text"}, 0),
-    ):
+    for query, count in TABLES["filters"]:
         assert len(rows(**query)) == count, query
     # The row opens the judge that was asked for; others show, too.
     entry, _ = rows(judge="ragbench")[0]
@@ -269,20 +195,13 @@ def test_filters_and_pages_of_the_list(board: httpx.Client, redis_url: str, pref
     assert "When is my refund paid?" in page
     assert "Refunds are paid within 14 days. Gold coins" in page
     assert "✓ 1" in page
-    for query, words in (
-        ({"servce": "shop"}, "There is no filter servce; did you mean service?"),
-        ({"service": "shob"}, "No service so far matches shob; did you mean shop?"),
-        ({"judge": "x\u202e"}, "No judge so far matches x[U+202E]; known are"),
-        ({"outcome": "lost"}, "No outcome is called lost; there are not passed, passed"),
-    ):
+    for query, words in TABLES["wrong filters"]:
         page = board.get("/verdicts", params=query).text
         assert words in page, query
         assert "No answer fits" in page or "servce" in query, query
     saved = [msgspec.json.decode(line) for line in board.get("/verdicts.jsonl?judge=ragbench").content.splitlines()]
     assert {row["trace_id"] for row in saved} == {row["trace_id"] for row in ROWS}
-    assert all(
-        [verdict["judge"] for verdict in row["verdicts"]] == ["ragbench"] and row["output"] == ANSWER for row in saved
-    )
+    assert all([each["judge"] for each in row["verdicts"]] == ["ragbench"] and row["output"] == ANSWER for row in saved)
     # What is forgotten in Redis is gone from the page, though the index has read it.
     store, settings = Store(redis_url, Keys(prefix)), msgspec.structs.replace(load({}), prefix=prefix)
     Forgetting(store, settings, ForgetTarget(trace_id=ROWS[2]["trace_id"])).run()
@@ -317,12 +236,9 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     store = Store(redis_url, Keys(prefix))
     page = board.get("/labels", params={"judge": "facts_grounding", "as": "ada lovelace"}).text
     assert "0 labels" in page
-    assert (
-        page.index("When is my refund paid?")
-        < page.index('id="answer"')
-        < page.index("Opening hours")
-        < page.index("<form")
-    )
+    texts = ("When is my refund paid?", 'id="answer"', "Opening hours", "<form")
+    places = [page.index(text) for text in texts]
+    assert places == sorted(places)
     assert "Is each sentence of the answer supported by the retrieved documents" in page
     assert "the judge said" not in page
     assert not re.search('<mark|class="s ', page)
@@ -331,10 +247,7 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     reply = answer(board, "fail", fields, note="made up", excerpt="Gold coins")
     assert reply.status_code == 303
     shown = board.get(reply.headers["location"]).text
-    assert "You said <strong>fail</strong>; the judge said <strong>fail</strong>" in shown
-    assert "1 label; the judge agrees with 100 %" in shown
-    assert "You agree with facts_grounding in 1 of 1." in shown
-    assert "You agree with the judge in <b>1 of 1</b>" in shown
+    assert [text for text in TABLES["label"]["passed"] if text not in shown] == []
     # The same answer again, as after a lost reply, is the same label.
     assert answer(board, "fail", fields, note="made up").status_code == 303
     ((name, (stored,)),) = read_answers(store).items()
@@ -363,9 +276,7 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     assert (read_answers(store), read_labels(store), read_labelled_trace(store, stored.trace_id)) == ({}, [], None)
 
 
-def test_two_annotators_get_different_questions_and_second_opinions(
-    board: httpx.Client, redis_url: str, prefix: str
-) -> None:
+def test_annotators_get_different_questions_and_second_ones(board: httpx.Client, redis_url: str, prefix: str) -> None:
     store, asked = Store(redis_url, Keys(prefix)), {"judge": "facts_grounding"}
     ada, bob = (question(board, **asked, **{"as": name}) for name in ("ada", "bob"))
     assert ada["evaluation_id"] != bob["evaluation_id"]
@@ -388,9 +299,7 @@ def test_two_annotators_get_different_questions_and_second_opinions(
         assert not fields or (fields["drawn"] == "queue") is (kind == "failing"), kind
 
 
-def test_the_random_queue_counts_answers_of_other_queues_as_drawn(
-    board: httpx.Client, redis_url: str, prefix: str
-) -> None:
+def test_the_random_queue_counts_answers_of_others_as_drawn(board: httpx.Client, redis_url: str, prefix: str) -> None:
     """Without this the drawn labels would lack the failures that somebody labelled first."""
     store, asked = Store(redis_url, Keys(prefix)), {"judge": "facts_grounding", "as": "ada"}
     failing = 0
@@ -410,9 +319,7 @@ def test_the_random_queue_counts_answers_of_other_queues_as_drawn(
     assert f"{len(answers_of_label)} labels" in page
 
 
-def test_an_address_that_names_a_verdict_does_not_draw_it(
-    board: httpx.Client, redis_url: str, prefix: str, verdicts: list[Any]
-) -> None:
+def test_an_address_draws_no_verdict(board: httpx.Client, redis_url: str, prefix: str, verdicts: list[Any]) -> None:
     """Only the random order draws, neither an address nor the form; what it drew keeps its place in every answer."""
     store = Store(redis_url, Keys(prefix))
     names = [verdict.evaluation_id for verdict in verdicts if verdict.judge == "facts_grounding"]
@@ -434,9 +341,7 @@ def test_an_address_that_names_a_verdict_does_not_draw_it(
     assert after.answered_at > before.answered_at
 
 
-def test_a_trace_far_away_in_the_stream_is_searched_on_demand(
-    redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
-) -> None:
+def test_a_trace_far_away_is_searched_on_demand(redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]) -> None:
     """A search of the whole stream takes seconds where that is long."""
     at_ms = int(verdicts[0].started_at * 1000)
     with redis.pipeline() as pipe:
@@ -532,23 +437,15 @@ def test_probes_and_metrics_have_a_port_of_their_own(redis_url: str, prefix: str
             SettingsError, match=r"board\.metrics_port: .* cannot be used .*set another board\.metrics_port"
         ):
             BoardServer(Settings.from_keys(redis_url=redis_url, board=Board(port=0, metrics_port=port)), {})
-        exemplars = scrape(port)
-    refused = {
-        page: exemplars.total("tracejudge_board_requests_total", page=page, status="401") for page in BOARD_PAGES
-    }
+        page = scrape(port)
+    refused = {name: page.total("tracejudge_board_requests_total", page=name, status="401") for name in BOARD_PAGES}
     assert refused == {"overview": 1, "series": 0, "verdicts": 2, "funnel": 0, "labels": 0, "other": 2}
-    assert exemplars.total("tracejudge_board_indexed_verdicts") == 0
+    assert page.total("tracejudge_board_indexed_verdicts") == 0
 
 
 def test_settings_of_the_board_are_checked(tmp_path: Path) -> None:
-    for text, says in (
-        ('links = { Grafana = "https://x/{trace}" }', "links.Grafana"),
-        ('links = { Grafana = "javascript:alert(1)" }', "board"),
-        ('proxies = ["everyone"]', "everyone"),
-        ('tls_cert = "a.pem"', "tls_key"),
-        ('token_env = "A"\ntoken_file = "b"', "goes in place of token_env"),
-    ):
-        file = tmp_path / "tracejudge.toml"
+    file = tmp_path / "tracejudge.toml"
+    for text, says in TABLES["wrong settings"].items():
         file.write_text(f"[board]\n{text}\n")
         with pytest.raises(SettingsError, match=says):
             load({}, str(file))
@@ -574,27 +471,18 @@ def test_texts_are_divided_at_overlapping_marks() -> None:
     assert "".join(part.text for part in divide("x" * 300_000, [])).endswith("[…cut after 200,000 characters]")
 
 
-def test_two_answers_at_once_are_both_counted(
-    redis_url: str, prefix: str, verdicts: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def answer_of(opinion: str, by: str, *, judged: bool = True, verdict: Any = None) -> Answer:
+    named: Any = {"trace_id": "t", "judge": "j", "metric": "m", "evaluation_id": "e"}
+    if verdict is not None:
+        named |= {name: getattr(verdict, name) for name in ("trace_id", "judge", "evaluation_id")}
+        named["metric"] = verdict.judge
+    named |= {"service": "s", "judge_version": "v", "judge_model": "l", "opinion": opinion, "drawn": 0.5}
+    return Answer(**named, annotator=by, answered_at=1.0, judged=judged)
+
+
+def test_two_at_once_count(redis_url: str, prefix: str, verdicts: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     store, verdict = Store(redis_url, Keys(prefix)), verdicts[0]
-    first, second = (
-        Answer(
-            trace_id=verdict.trace_id,
-            judge=verdict.judge,
-            metric=verdict.judge,
-            opinion=message,  # type: ignore[arg-type]
-            drawn=1.0,
-            annotator=message,
-            answered_at=number,
-            evaluation_id=verdict.evaluation_id,
-            judge_version="v",
-            judge_model="m",
-            service="shop",
-            judged=True,
-        )
-        for number, message in enumerate(("pass", "fail"))
-    )
+    first, second = (answer_of(opinion, by=opinion, verdict=verdict) for opinion in ("pass", "fail"))
     read, others = answers.of_label, [second]
 
     def meanwhile(store: Store, name: str) -> list[Answer]:
@@ -609,24 +497,18 @@ def test_two_answers_at_once_are_both_counted(
 
 
 def test_the_tally_counts_majorities_pairs_and_missing_labels() -> None:
-    def text(message: str, by: str, *, judged: bool = True) -> Answer:
-        named = {"trace_id": "t", "judge": "j", "metric": "m", "service": "s", "judge_version": "v", "judge_model": "l"}
-        return Answer(
-            **named, opinion=message, drawn=0.5, annotator=by, answered_at=1.0, evaluation_id="e", judged=judged
-        )  # type: ignore[arg-type]
-
-    assert majority([text("cannot_tell", "a")]) is None
-    assert majority([text("pass", "a"), text("fail", "b")]) is None
-    decided = majority([text("pass", "a"), text("fail", "b"), text("fail", "c")])
+    assert majority([answer_of("cannot_tell", "a")]) is None
+    assert majority([answer_of("pass", "a"), answer_of("fail", "b")]) is None
+    decided = majority([answer_of("pass", "a"), answer_of("fail", "b"), answer_of("fail", "c")])
     assert decided is not None
     assert not decided.passed
     # A verdict that was drawn stays so, though others choose it by hand.
-    by_hand = msgspec.structs.replace(text("pass", "b"), drawn="queue", answered_at=2.0)
-    label = majority([text("pass", "a"), by_hand])
+    by_hand = msgspec.structs.replace(answer_of("pass", "b"), drawn="queue", answered_at=2.0)
+    label = majority([answer_of("pass", "a"), by_hand])
     assert label is not None
     assert label.drawn == 0.5
-    pairs = [text("pass", "a"), text("fail", "b")]
-    counted = tally({"1": [text("pass", "a"), text("pass", "b")], "2": [text("fail", "a")], "3": pairs})
+    pairs = [answer_of("pass", "a"), answer_of("fail", "b")]
+    counted = tally({"1": [answer_of("pass", "a"), answer_of("pass", "b")], "2": [answer_of("fail", "a")], "3": pairs})
     assert counted == Tally(2, 1, 1, 2, 1)
     # Without any label as if half agreed; where nearly all agree fewer are needed.
     assert 370 < Tally().needed < 390

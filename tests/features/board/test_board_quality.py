@@ -1,11 +1,14 @@
-"""Rows of the overview: their order, what they are compared with, and falls of series without a baseline."""
+"""Rows of the overview: their order, what they are compared with, falls without a baseline; the index; a stop."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
-from support.stage_parts import Keyspace, make_judged, rules_of
+from support.filter_cases import CASES, entry_ids, write_verdicts
+from support.published import TRACES
+from support.signals import stopped_at_start
+from support.stage_parts import Keyspace, make_judged, make_verdict, rules_of
 
 from judges.agreement.intervals import Interval
 from judges.agreement.shares import Sums
@@ -14,6 +17,7 @@ from tests.features.board import young
 from tests.features.board.young import BEGIN, buckets_of
 from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import Label, attach, write_labels
+from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.base.monitor.detection import Detector
 from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.incidents import Incident
@@ -25,7 +29,7 @@ from worker.core.telemetry.metrics import Metrics
 from worker.features.board.charts import Frame, Point, Scale, draw, points_of
 from worker.features.board.index import VerdictIndex
 from worker.features.board.labelling import LabelQueue, Queue
-from worker.features.board.overview import read_overview
+from worker.features.board.overview import read_funnel, read_overview
 from worker.features.board.quality import find_fall, finest, read_rows, written_span
 from worker.features.board.series_page import read_chart, read_segments, read_trust
 
@@ -81,9 +85,7 @@ def stream(service: str, since: float, until: float, every: float, share: float,
     return [(since + every * n, {"service": service, "passed": order[n], **fields}) for n in range(count)]
 
 
-def test_what_got_worse_comes_first_and_says_what_it_is_compared_with(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_got_worse_comes_first_and_says_since_when(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     now = keyspace.store.now_ms() / 1000
     old, week, day = now - 8 * 86_400, now - 7 * 86_400, 86_400
     parts = [
@@ -231,3 +233,39 @@ def test_charts_place_times_and_shares() -> None:
     assert draw(frame, [whole]).line == "10.0,25.0 110.0,25.0"
     assert Scale.from_points([]) == (0.0, 1.0)
     assert Scale.from_points([Point(0, 1, Interval(1.0, 0.99, 1.0))]) == (0.8, 1.0)
+
+
+def test_the_index_and_the_outbox_select_the_same(keyspace: Keyspace) -> None:
+    write_verdicts(keyspace)
+    index = VerdictIndex(keyspace.store)
+    index.run_once()
+    for verdict_filter, numbers in CASES:
+        answers = index.select_answers(verdict_filter, limit=9)
+        selected = [verdict.entry.partition("@")[2] for answer in answers for verdict in answer if verdict.is_selected]
+        assert selected == entry_ids(numbers), verdict_filter
+
+
+def test_the_index_is_of_all_servers(published: list[Keyspace]) -> None:
+    index = VerdictIndex(published[0].store)
+    index.run_once()
+    answers = index.select_answers(VerdictFilter(), limit=100)
+    entries = index.read([verdict.entry for answer in answers for verdict in answer])
+    assert {entry.verdict.trace_id for entry in entries.values()} == {trace["trace_id"] for trace in TRACES}
+    times = [answer[0].at_ms for answer in answers]
+    assert times == sorted(times, reverse=True), "an answer stands at its newest verdict"
+    assert index.select_answers(VerdictFilter(), limit=100, before=answers[3][0].entry) == answers[4:]
+    late = make_verdict(900, trace_id="late")
+    published[2].send(late)
+    index.run_once()
+    ((newest,),) = index.select_answers(VerdictFilter(), limit=1)
+    assert newest.evaluation_id == late.evaluation_id
+    published[1].client.delete(published[1].keys.verdicts)
+    index.run_once()
+    left = {answer[0].entry[0] for answer in index.select_answers(VerdictFilter(), limit=100)}
+    assert left == {"0", "2"}, "what is trimmed leaves the index"
+    funnel = read_funnel(published[0].store)
+    assert (funnel.traces[0].total, funnel.unexplained) == (len(TRACES), 0)
+
+
+def test_a_board_that_is_stopped_while_it_starts_ends_with_0() -> None:
+    assert stopped_at_start("tracejudge board", 1) == (0, 0)

@@ -11,7 +11,6 @@ import httpx
 import msgspec
 import psutil
 import pytest
-from support.cases import each_case
 from support.processes import Program, wait_until
 
 import tracejudge
@@ -48,13 +47,6 @@ def test_no_share_is_0_or_1_by_construction() -> None:
             assert passed == {True, False}, (service, judge.name)
 
 
-def test_the_introduction_describes_the_demo_and_names_the_heuristic() -> None:
-    text = introduction(25)
-    assert "At 12.5 s support-bot" in text
-    assert "lexical heuristic" in text
-    assert max(map(len, text.splitlines())) <= 120
-
-
 def entry(at_s: float = 0.0, *, passed: bool | None = None, kind: str = "j", **fields: Any) -> Entry:
     """Write a verdict as an entry of the outbox; each has an id of its own."""
     verdict_fields: dict[str, Any] = {"service": "support-bot", "judge": "groundedness", "outcome": "scored"} | fields
@@ -77,43 +69,33 @@ def results_of(*entries: Entry) -> Results:
     return Results(entries, BEGAN_AT + SECONDS / 2)
 
 
-def test_the_plan_is_the_same_every_time_in_order_and_as_long_as_asked() -> None:
-    plan = make_plan(load_samples(), SECONDS)
+def test_the_plan_is_the_same_every_time_and_drops_half_way_in_one_service() -> None:
+    samples = load_samples()
+    plan = make_plan(samples, SECONDS)
     assert plan == make_plan(load_samples(), SECONDS)
     assert list(plan) == sorted(plan, key=lambda shot: shot.at_s)
-    assert plan[0].at_s >= 0
-    assert plan[-1].at_s < SECONDS
+    assert 0 <= plan[0].at_s <= plan[-1].at_s < SECONDS
     assert len(plan) == pytest.approx(3 * TRACES_PER_S * SECONDS, rel=0.05)
-
-
-def test_the_drop_comes_half_way_and_in_one_service_only() -> None:
-    plan = make_plan(load_samples(), SECONDS)
     before = [shot for shot in plan if shot.at_s < SECONDS / 2]
     after = [shot for shot in plan if shot.at_s >= SECONDS / 2]
-    assert share_good(before, DROP.service) == pytest.approx(0.9, abs=0.03)
-    assert share_good(after, DROP.service) == pytest.approx(0.2, abs=0.05)
-    for service in ("code-helper", "summariser"):
+    for service in ("code-helper", "summariser", DROP.service):
         assert share_good(before, service) == pytest.approx(0.9, abs=0.03)
-        assert share_good(after, service) == pytest.approx(0.9, abs=0.03)
-
-
-def test_good_and_bad_samples_of_the_dropping_service_are_its_grounded_labels() -> None:
-    samples = load_samples()[DROP.service]
-    assert {(trace.tags or {})["grounded"] for trace in samples.good} == {"yes"}
-    assert {(trace.tags or {})["grounded"] for trace in samples.bad} == {"no"}
-
-
-def test_samples_that_mislead_word_overlap_are_left_out() -> None:
-    traces = [trace for samples in load_samples().values() for trace in (*samples.good, *samples.bad)]
-    assert traces
-    assert all("hard" not in (trace.tags or {}) for trace in traces)
-
-
-def test_some_calls_of_one_service_fail_without_an_answer() -> None:
-    failed = [shot.trace for shot in make_plan(load_samples(), SECONDS) if shot.trace.error]
-    assert {trace.service for trace in failed} == {"code-helper"}
-    assert {trace.output for trace in failed} == {""}
+        falls = service == DROP.service
+        assert share_good(after, service) == pytest.approx(0.2 if falls else 0.9, abs=0.05 if falls else 0.03)
+    failed = [shot.trace for shot in plan if shot.trace.error]
+    assert {(trace.service, trace.output) for trace in failed} == {("code-helper", "")}, "some calls have no answer"
     assert len(failed) == pytest.approx(TRACES_PER_S * SECONDS / 25, abs=2)
+    labels = [{(trace.tags or {})["grounded"] for trace in each} for each in samples[DROP.service]]
+    assert labels == [{"yes"}, {"no"}], "good and bad samples of the dropping service are its grounded labels"
+    traces = [trace for each in samples.values() for trace in (*each.good, *each.bad)]
+    assert traces
+    assert all("hard" not in (trace.tags or {}) for trace in traces), "those that mislead word overlap"
+    text = introduction(25)
+    assert [words for words in ("At 12.5 s support-bot", "lexical heuristic") if words not in text] == []
+    assert max(map(len, text.splitlines())) <= 120
+    has = [rule.where.has for rule in rules() if "correctness" in rule.judges]
+    assert has == [("expected_response",), ("expected_facts",)]
+    assert len({rule.name for rule in rules()}) == len(rules())
 
 
 def test_traffic_publishes_due_traces_with_their_planned_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,41 +104,24 @@ def test_traffic_publishes_due_traces_with_their_planned_ends(monkeypatch: pytes
     sample = load_samples()[DROP.service].good[0]
     traffic = Traffic([Shot(0.5, sample, 2.0), Shot(1.0, sample, 1.0), Shot(3.0, sample, 1.0)], BEGAN_AT)
     traffic.publish_due(1.0)
-    assert traffic.published == 2
-    assert [(fields["started_at"], fields["ended_at"]) for fields in published] == [
-        (BEGAN_AT - 1.5, BEGAN_AT + 0.5),
-        (BEGAN_AT, BEGAN_AT + 1.0),
-    ]
+    times = [(fields["started_at"] - BEGAN_AT, fields["ended_at"] - BEGAN_AT) for fields in published]
+    assert (traffic.published, times) == (2, [(-1.5, 0.5), (0, 1.0)])
     assert not {"trace_id", "span_id", "id"} & published[0].keys()
     # Verdicts of one conversation would count as dependent.
     assert len({fields["session_id"] for fields in published}) == len(published)
     assert (published[0]["service"], published[0]["output"]) == (sample.service, sample.output)
-
-
-def test_traffic_rests_until_the_next_trace_is_due_but_never_long() -> None:
-    sample = load_samples()[DROP.service].good[0]
     traffic = Traffic([Shot(0.5, sample, 1.0)], BEGAN_AT)
-    assert traffic.pause_s(0.46, 0.1) == pytest.approx(0.04)
-    assert traffic.pause_s(0.0, 0.1) == 0.1
-    assert traffic.pause_s(0.7, 0.1) == 0.0
+    pauses = [traffic.pause_s(at_s, 0.1) for at_s in (0.46, 0.0, 0.7)]
+    assert pauses == [pytest.approx(0.04), 0.1, 0.0], "until the next trace is due, but never long"
 
 
-def test_correctness_is_judged_where_a_response_or_facts_are_expected() -> None:
-    has = [rule.where.has for rule in rules() if "correctness" in rule.judges]
-    assert has == [("expected_response",), ("expected_facts",)]
-    assert len({rule.name for rule in rules()}) == len(rules())
-
-
-def test_the_end_of_the_call_decides_the_half() -> None:
+def test_the_end_of_the_call_decides_the_half_and_only_scores_are_in_its_share() -> None:
     series = results_of(entry(0.0, passed=True), entry(11.99, passed=False), entry(12.0, passed=False)).planted
     assert (series.before, series.after) == (Half(1, 1), Half(0, 1))
     assert series.change is not None
     assert series.change.value == -0.5
     late = results_of(entry(SECONDS + 1.0, passed=True)).planted
     assert (late.before, late.after) == (Half(), Half(1, 0))
-
-
-def test_verdicts_without_a_score_are_counted_and_in_no_share() -> None:
     demo_results = results_of(
         entry(passed=True),
         entry(outcome="abstained"),
@@ -172,39 +137,35 @@ def test_verdicts_without_a_score_are_counted_and_in_no_share() -> None:
     assert results_of().planted == Series(DROP.service, DROP.judge, Half(), Half(), 0, {})
 
 
-@each_case(
-    ("before", "after", "changed"),
-    [
-        pytest.param(Half(90, 10), Half(20, 80), True, id="drop"),
-        pytest.param(Half(20, 80), Half(90, 10), True, id="rise"),
-        pytest.param(Half(90, 10), Half(85, 15), False, id="chance"),
-        pytest.param(Half(2, 0), Half(0, 1), False, id="too few"),
-        pytest.param(Half(8, 0), Half(2, 3), False, id="three standard errors, but within the interval"),
-        pytest.param(Half(9, 0), Half(9, 0), False, id="the same"),
-        pytest.param(Half(9, 0), Half(), False, id="no data"),
-    ],
-)
-def test_only_a_change_beyond_chance_is_one(before: Half, after: Half, *, changed: bool) -> None:
-    assert half_and_half(before, after).planted.has_changed is changed
+def test_only_a_change_beyond_chance_is_one() -> None:
+    for name, before, after, changed in (
+        ("drop", Half(90, 10), Half(20, 80), True),
+        ("rise", Half(20, 80), Half(90, 10), True),
+        ("chance", Half(90, 10), Half(85, 15), False),
+        ("too few", Half(2, 0), Half(0, 1), False),
+        ("three standard errors, but within the interval", Half(8, 0), Half(2, 3), False),
+        ("the same", Half(9, 0), Half(9, 0), False),
+        ("no data", Half(9, 0), Half(), False),
+    ):
+        assert half_and_half(before, after).planted.has_changed is changed, name
+
+
+ROWS = """\
+Before the drop
+service judge share 95 % interval judgements unscored
+summariser groundedness 100.0% 5.1% to 100.0% 1 0.0%
+support-bot groundedness 100.0% 96.8% to 100.0% 120 0.0%
+After the drop
+service judge share 95 % interval difference 95 % interval judgements unscored
+summariser groundedness - - - - 0 -
+support-bot groundedness 0.0% 0.0% to 3.2% -100.0 points -100.0 to -95.5 120 0.8%"""
 
 
 def test_the_rows_are_those_of_the_report_before_and_after_the_drop() -> None:
     others = (entry(1.0, passed=True, service="summariser"), entry(13.0, outcome="unscored", reason="timeout"))
     entries = [entry(second / 10, passed=second < 120) for second in range(240)]
     lines = list(results_of(*entries, *others).rows())
-    assert [line.split() for line in lines] == [
-        ["Before", "the", "drop"],
-        ["service", "judge", "share", "95", "%", "interval", "judgements", "unscored"],
-        ["summariser", "groundedness", "100.0%", "5.1%", "to", "100.0%", "1", "0.0%"],
-        ["support-bot", "groundedness", "100.0%", "96.8%", "to", "100.0%", "120", "0.0%"],
-        ["After", "the", "drop"],
-        [*("service", "judge", "share", "95", "%", "interval", "difference"), *lines[1].split()[3:]],
-        ["summariser", "groundedness", "-", "-", "-", "-", "0", "-"],
-        [
-            *("support-bot", "groundedness", "0.0%", "0.0%", "to", "3.2%", "-100.0", "points", "-100.0", "to", "-95.5"),
-            *("120", "0.8%"),
-        ],
-    ]
+    assert [" ".join(line.split()) for line in lines] == ROWS.splitlines()
     assert len({len(line) for line in lines[1:4]}) == 1
     assert max(map(len, lines)) <= 112
 
@@ -216,13 +177,9 @@ def outcome(*, delivered: bool = True, outbox_lag: int = 0, seen: int = 3, **acc
 
 
 def half_and_half(before: Half, after: Half) -> Results:
-    return results_of(
-        *(
-            entry(at_s, passed=passed)
-            for at_s, half in ((1.0, before), (13.0, after))
-            for passed in [True] * half.passed + [False] * half.failed
-        )
-    )
+    passed = [(1.0, True)] * before.passed + [(1.0, False)] * before.failed
+    passed += [(13.0, True)] * after.passed + [(13.0, False)] * after.failed
+    return results_of(*(entry(at_s, passed=each) for at_s, each in passed))
 
 
 def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
@@ -253,21 +210,18 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
         assert "\nNo alert would fire" in summary(results, SECONDS, "demo", {})
 
 
-@each_case(
-    ("ended", "fault"),
-    [
-        pytest.param(outcome(), None, id="all is well"),
-        pytest.param(outcome(delivered=False), "did not confirm", id="not delivered"),
-        pytest.param(outcome(lost=1), "1 lost", id="lost"),
-        pytest.param(outcome(lost=-1), "1 counted twice", id="twice"),
-        pytest.param(outcome(unread=2), "2 traces unread", id="unread"),
-        pytest.param(outcome(waiting=4), "4 evaluations waiting", id="waiting"),
-        pytest.param(outcome(outbox_lag=5), "5 verdicts not exported", id="not exported"),
-        pytest.param(outcome(seen=2), "2 verdicts, the accounting 3", id="a verdict is missing in the outbox"),
-    ],
-)
-def test_a_demo_that_failed_names_its_fault(ended: Outcome, fault: str | None) -> None:
-    assert ended.fault is None if fault is None else fault in str(ended.fault)
+def test_a_demo_that_failed_names_its_fault() -> None:
+    assert outcome().fault is None
+    for ended, fault in (
+        (outcome(delivered=False), "did not confirm"),
+        (outcome(lost=1), "1 lost"),
+        (outcome(lost=-1), "1 counted twice"),
+        (outcome(unread=2), "2 traces unread"),
+        (outcome(waiting=4), "4 evaluations waiting"),
+        (outcome(outbox_lag=5), "5 verdicts not exported"),
+        (outcome(seen=2), "2 verdicts, the accounting 3"),
+    ):
+        assert fault in str(ended.fault)
 
 
 @pytest.fixture
@@ -365,14 +319,22 @@ def test_a_demo_with_keep_serves_the_command_that_it_prints(program: Program, tm
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow("a second variant"))]
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow("a second variant")),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.faults),
+    ],
 )
 @pytest.mark.parametrize("program", [("--seconds", "60")], indirect=True)
-def test_a_signal_ends_it_in_good_order(program: Program, number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_leaves_neither_worker_nor_redis(program: Program, number: signal.Signals, tmp_path: Path) -> None:
     with program:
         program.wait_for("s .*traces published")
-        program.signal(number)
-        assert program.wait() == 128 + number
+        if number == signal.SIGKILL:
+            program.kill()
+        else:
+            program.signal(number)
+            assert program.wait() == 128 + number
         assert "Before the drop" not in program.stdout
         assert "Traceback" not in program.stderr
         assert_nothing_is_left(tmp_path)
@@ -389,15 +351,6 @@ def test_a_worker_that_dies_ends_the_demo_with_its_log(program: Program, tmp_pat
         assert "Before the drop" not in program.stdout
         assert "tracejudge: the worker ended early, with status -9; its log ends:" in program.stderr
         assert "Traceback" not in program.stderr
-        assert_nothing_is_left(tmp_path)
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("program", [("--seconds", "60")], indirect=True)
-def test_a_killed_demo_leaves_neither_worker_nor_redis(program: Program, tmp_path: Path) -> None:
-    with program:
-        program.wait_for("s .*traces published")
-        program.kill()
         assert_nothing_is_left(tmp_path)
 
 

@@ -1,6 +1,7 @@
 """The examples of docs/examples: their commands, run as the README says, and what they sent as OTLP.
 
     PYTHONPATH=. python features/gateway/example_parts.py NAME …        # from tests/: record what an example sends
+    PYTHONPATH=. python features/gateway/example_parts.py --client
 
 An example with packages of its own runs in an environment below the folder that TRACEJUDGE_CLIENT_ENVS names. The
 example in Go was recorded with Go 1.19 and version 1.16 of OpenTelemetry's SDK and otlptracehttp; recording it again
@@ -26,35 +27,14 @@ from support.model_server import ModelServer
 ROOT: Final = Path(__file__).parents[3]
 EXAMPLES: Final = ROOT / "docs" / "examples"
 RECORDED: Final = Path(__file__).parent / "recorded"
+NODE_RECORDED: Final = RECORDED / "node_client"
+NODE_CLIENT: Final = Path(__file__).parent / "node_client.js"
+SCENARIOS: Final = re.findall(r"^  (?:async )?(\w+)(?:: |\(\) \{)", NODE_CLIENT.read_text(), re.MULTILINE)
+Bodies = dict[str, bytes]
 LONGEST_S: Final = 120
-SOURCES: Final = {
-    "FastAPI": "fastapi/app.py",
-    "LangGraph": "langgraph/app.py",
-    "Pydantic AI": "pydantic_ai/app.py",
-    "Node.js": "node/app.js",
-    "Go": "go/main.go",
-    "curl": "curl/send.sh",
-}
-PINS: Final = {
-    "LangGraph": (
-        "langgraph==1.2.22",
-        "langchain-openai==1.7.3",
-        "openinference-instrumentation-langchain==0.1.80",
-        "opentelemetry-distro==0.66b2",
-        "opentelemetry-exporter-otlp-proto-http==1.45.2",
-    ),
-    "Pydantic AI": (
-        "pydantic-ai-slim[openai]==2.68.0",
-        "opentelemetry-sdk==1.45.2",
-        "opentelemetry-exporter-otlp-proto-http==1.45.2",
-    ),
-    "Node.js": (
-        "openai@6.49.0",
-        "@opentelemetry/api@1.10.0",
-        "@opentelemetry/sdk-node@0.301.0",
-        "@opentelemetry/instrumentation-openai@0.22.0",
-    ),
-}
+_TABLE: Final = json.loads(Path(__file__).with_name("data").joinpath("examples.json").read_text(encoding="utf-8"))
+SOURCES: Final[dict[str, str]] = _TABLE["sources"]
+PINS: Final[dict[str, list[str]]] = _TABLE["pins"]
 NODE: Final = "node@24.21.0"
 """The interpreter, as a package of npm: OpenTelemetry's SDK needs a newer one than many machines have."""
 _SECTION: Final = re.compile(r"^## (?P<name>.+?)\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -188,6 +168,43 @@ def normalised(trace: dict[str, Any]) -> dict[str, Any]:
     return trace | {"span_id": names.get(trace["span_id"], "span")}
 
 
+def node_client() -> dict[str, Bodies]:
+    """Return what the client of Node.js sent in each scenario, its bodies by path, log records first."""
+    bodies: dict[str, Bodies] = {}
+    for file in sorted(NODE_RECORDED.glob("*.gz")):
+        scenario, kind = file.name.removesuffix(".gz").split(".")
+        bodies.setdefault(scenario, {})[f"/v1/{kind}"] = gzip.decompress(file.read_bytes())
+    return bodies
+
+
+def run_client() -> dict[str, Bodies]:
+    """Run each scenario of the client of Node.js in a process of its own, and return what it sends."""
+    with ModelServer(port=8899) as server, tempfile.TemporaryDirectory() as home:
+        folder = Path(home)
+        shutil.copy(NODE_CLIENT, folder)
+        path = programs("Node.js", folder)
+        variables = model_variables(server) | {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": server.root_url,
+            "OTEL_SERVICE_NAME": "shop",
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_NODE_RESOURCE_DETECTORS": "service",  # not the host, the process and its paths
+        }
+        for scenario in SCENARIOS:
+            server.scenario = scenario
+            run_block(f"node {NODE_CLIENT.name} {scenario}", folder, variables, path)
+        sent = {"/v1/logs": server.logs, "/v1/traces": server.traces}
+        return {each: {where: kept[each] for where, kept in sent.items() if each in kept} for each in SCENARIOS}
+
+
+def record_client() -> None:
+    """Replace the recording of the client of Node.js."""
+    for old in NODE_RECORDED.glob("*.gz"):
+        old.unlink()
+    for scenario, bodies in run_client().items():
+        for where, body in bodies.items():
+            (NODE_RECORDED / f"{scenario}.{where.rpartition('/')[2]}.gz").write_bytes(gzip.compress(body, mtime=0))
+
+
 if __name__ == "__main__":
     for one in sys.argv[1:]:
-        record(one)
+        record_client() if one == "--client" else record(one)

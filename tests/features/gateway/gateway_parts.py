@@ -2,10 +2,10 @@
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -82,15 +82,30 @@ def gzipped(content: bytes) -> bytes:
     return packer.compress(content) + packer.flush()
 
 
-def span_request(spans: list[tuple[bytes, bytes, bytes]]) -> bytes:
-    """Encode spans, given as trace id, span id and parent id; those with a parent are calls of a model."""
+class Call(NamedTuple):
+    """A span by its ids and attributes."""
+
+    trace_id: bytes
+    span_id: bytes = b"s" * 8
+    parent_id: bytes = b""
+    attributes: Mapping[str, str] = CALL
+
+
+def request_of(spans: Iterable[Call], *, scope: str = "") -> ExportTraceServiceRequest:
     request = ExportTraceServiceRequest()
     resource = request.resource_spans.add()
     resource.resource.attributes.add(key="service.name").value.string_value = "bot"
-    scope = resource.scope_spans.add()
-    for trace_id, span_id, parent_id in spans:
-        span = scope.spans.add(trace_id=trace_id, span_id=span_id, parent_span_id=parent_id, name="step")
+    scope_spans = resource.scope_spans.add()
+    scope_spans.scope.name = scope
+    for trace_id, span_id, parent_id, attributes in spans:
+        span = scope_spans.spans.add(trace_id=trace_id, span_id=span_id, parent_span_id=parent_id, name="step")
         span.end_time_unix_nano = 1_790_000_000_000_000_000
-        for key, value in CALL.items() if parent_id else ():
+        for key, value in attributes.items():
             span.attributes.add(key=key).value.string_value = value
-    return gzipped(request.SerializeToString())
+    return request
+
+
+def span_request(spans: list[tuple[bytes, bytes, bytes]]) -> bytes:
+    """Encode spans, given as trace id, span id and parent id; those with a parent are calls of a model."""
+    calls = [Call(*ids, attributes=CALL if ids[2] else {}) for ids in spans]
+    return gzipped(request_of(calls).SerializeToString())

@@ -1,4 +1,4 @@
-"""The examples of docs/examples, run as their README says, and the traces that arrive, field by field."""
+"""The examples of docs/examples, run as their README says, and OpenAI's client of Node.js: the traces that arrive."""
 
 import contextlib
 import json
@@ -16,125 +16,45 @@ import httpx
 import pytest
 from example_parts import (
     EXAMPLES,
+    NODE_RECORDED,
     PINS,
     RECORDED,
+    SCENARIOS,
     SOURCES,
+    Bodies,
     blocks,
     copied,
     install_sdk,
     model_variables,
+    node_client,
     normalised,
     programs,
     recorded,
     recorded_digests,
     redirected,
     run_block,
+    run_client,
     source_digest,
     start_block,
 )
-from gateway_parts import Start, Stored
-from support.model_server import MODEL, ModelServer
+from gateway_parts import GatewayProcess, Start, Stored
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from support.cli_cases import read_table
+from support.model_server import ModelServer
 from support.pipeline import Pipeline
 from support.ports import free_port
 from support.processes import wait_until
 
 Fields = dict[str, Any]
-
-
-def tool(name: str, description: str, **types: str) -> dict[str, Any]:
-    """Make a tool as a request offers it."""
-    properties = {key: {"type": kind} for key, kind in types.items()}
-    schema = {"type": "object", "properties": properties, "required": [*types], "additionalProperties": False}
-    return {"name": name, "description": description, "parameters": schema}
-
-
+TABLE: Final = read_table(__file__, "examples")
 FAST: Final = {"gather_s": 0.3}
 TOKEN: Final = "0123456789abcdef-shop"  # noqa: S105 - of this test
-QUESTION: Final = "When do parcels leave?"
-DOCUMENTS: Final = [
-    {"id": "faq-1", "text": "Parcels leave on Mondays.", "score": 0.9},
-    {"id": "faq-2", "text": "A parcel takes two days.", "score": 0.5},
-]
-HANDBOOK: Final = {
-    "role": "system",
-    "content": "Answer from the handbook:\nParcels leave on Mondays.\nA parcel takes two days.",
-}
-COMMON: Final = {
-    "service": "support-bot",
-    "session_id": "session-1",
-    "user_id": "user-1",
-    "input": QUESTION,
-    "output": "On Mondays.",
-    "usage": {"input_tokens": 100, "output_tokens": 20},
-}
-ANSWERED: Final = {
-    **COMMON,
-    "name": "ask",
-    "provider": "openai",
-    "model": MODEL,
-    "response_id": "chatcmpl-1",
-    "messages": [HANDBOOK],
-    "context": DOCUMENTS,
-}
-CALL: Final = {
-    **ANSWERED,
-    "span_id": "chat gpt-6-luna",
-    "spans": ["internal: ask", "retriever: retrieval handbook", "llm: chat gpt-6-luna"],
-}
-EXPECTED: Final[dict[str, Fields]] = {
-    "FastAPI": {
-        **ANSWERED,
-        "environment": "prod",
-        "span_id": "span",
-        "spans": ["retriever: search", "llm: chat.completions"],
-    },
-    "LangGraph": {
-        **ANSWERED,
-        "name": "support",
-        "span_id": "support",
-        "context": [
-            {"id": "faq-1", "text": "Parcels leave on Mondays.", "source": "faq.md"},
-            {"id": "faq-2", "text": "A parcel takes two days.", "source": "faq.md"},
-        ],
-        "spans": ["chain: support", "chain: retrieve", "retriever: Handbook", "chain: answer", "llm: ChatOpenAI"],
-    },
-    "Pydantic AI": {
-        **COMMON,
-        "name": "invoke_agent support",
-        "provider": "openai",
-        "model": MODEL,
-        "response_id": "chatcmpl-3",
-        "input": "Where is parcel 7?",
-        "output": '{"city":"Bern","days":2}',
-        "messages": [{"role": "system", "content": "Be brief."}],
-        "tool_calls": [{"name": "track", "arguments": {"number": 7}, "result": "Parcel 7 is in Bern."}],
-        "tools": [
-            tool("track", "Find a parcel by its number.", number="integer"),
-            tool("final_result", "Where a parcel is, and for how long.", city="string", days="integer"),
-        ],
-        "usage": {"input_tokens": 200, "output_tokens": 40},
-        "span_id": "invoke_agent support",
-        "spans": [
-            "agent: invoke_agent support",
-            "llm: chat gpt-6-luna",
-            "tool: execute_tool track",
-            "llm: chat gpt-6-luna",
-        ],
-    },
-    "Node.js": CALL,
-    "Go": CALL,
-    "curl": {
-        **COMMON,
-        "name": "ask",
-        "environment": "prod",
-        "model": "gpt-6-luna",
-        "context": DOCUMENTS,
-        "span_id": "span",
-        "tags": {"plan": "gold"},
-    },
-}
+EXPECTED: Final[dict[str, Fields]] = {name: TABLE[f"trace of {name}"] for name in TABLE["sources"]}
 """The trace of each example, as `normalised` returns it."""
-PRINTED: Final = {"LangGraph": "On Mondays.", "Pydantic AI": "city='Bern' days=2", "Node.js": "On Mondays."}
+NODE_CLIENT: Final[dict[str, Fields | None]] = read_table(__file__, "node_client")
+"""The trace of each scenario; embedding a text is none."""
+PRINTED: Final = TABLE["printed"]
 
 
 @pytest.fixture
@@ -229,9 +149,7 @@ def test_fastapi_and_a_worker(stored: Stored, variables: dict[str, str], tmp_pat
 @pytest.mark.endurance("installs an example's packages in an environment of its own")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", list(PINS))
-def test_an_example_in_its_environment(
-    name: str, start: Start, stored: Stored, variables: dict[str, str], tmp_path: Path
-) -> None:
+def test_an_example_alone(name: str, start: Start, stored: Stored, variables: dict[str, str], tmp_path: Path) -> None:
     folder = copied(name, tmp_path)
     path = programs(name, folder)
     assert path is not None
@@ -274,3 +192,60 @@ def _end(server: "subprocess.Popen[str]") -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
     server.communicate()
+
+
+def test_recorded_requests_of_the_node_client_become_traces(start: Start, stored: Stored) -> None:
+    assert set(SCENARIOS) == set(NODE_CLIENT) == set(node_client())
+    assert sum(file.stat().st_size for file in NODE_RECORDED.iterdir()) < 20_000
+    assert arrived(start(**FAST), stored, node_client()) == NODE_CLIENT
+
+
+def test_the_events_of_a_conversation_keep_their_order_over_several_requests(start: Start, stored: Stored) -> None:
+    bodies = node_client()["tool"]
+    gateway = start(**FAST)
+    for body in single_records(bodies["/v1/logs"]):
+        send(gateway, "/v1/logs", body)
+    own = {"tool": {"/v1/traces": bodies["/v1/traces"]}}
+    assert arrived(gateway, stored, own) == {"tool": NODE_CLIENT["tool"]}
+
+
+@pytest.mark.endurance("installs the packages of npm in an environment of its own")
+@pytest.mark.timeout(1800)
+def test_the_current_node_client_sends_the_recorded_traces(start: Start, stored: Stored) -> None:
+    assert arrived(start(**FAST), stored, run_client()) == NODE_CLIENT
+
+
+def arrived(gateway: GatewayProcess, stored: Stored, sent: dict[str, Bodies]) -> dict[str, Fields | None]:
+    """Send the bodies of each scenario, and return its trace."""
+    for bodies in sent.values():
+        for path, body in bodies.items():
+            send(gateway, path, body)
+    traces = stored.wait(sum(NODE_CLIENT[name] is not None for name in sent))
+    by_trace_id = {trace["trace_id"]: trace for trace in traces}
+    own = {name: by_trace_id.pop(trace_id(bodies), None) for name, bodies in sent.items()}
+    assert by_trace_id == {}
+    ids = {name: trace.pop("response_id", "")[:5] for name, trace in own.items() if trace is not None}
+    # The models of the tests count their responses.
+    assert ids == {name: "" if name == "error" else "resp_" if "responses" in name else "chatc" for name in ids}
+    return {name: trace and normalised(trace) for name, trace in own.items()}
+
+
+def send(gateway: GatewayProcess, path: str, body: bytes) -> None:
+    reply = gateway.post(path, body, "application/x-protobuf")
+    assert (reply.status_code, reply.content) == (200, b"")
+
+
+def trace_id(bodies: Bodies) -> str:
+    request = ExportTraceServiceRequest.FromString(bodies["/v1/traces"])
+    return request.resource_spans[0].scope_spans[0].spans[0].trace_id.hex()
+
+
+def single_records(body: bytes) -> Iterator[bytes]:
+    """Divide a request of logs into one for each record."""
+    for resource in ExportLogsServiceRequest.FromString(body).resource_logs:
+        for scope in resource.scope_logs:
+            for record in scope.log_records:
+                request = ExportLogsServiceRequest()
+                part = request.resource_logs.add(resource=resource.resource)
+                part.scope_logs.add(scope=scope.scope, log_records=[record])
+                yield request.SerializeToString()

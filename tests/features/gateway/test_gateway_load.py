@@ -13,6 +13,7 @@ from typing import Self
 import httpx
 import pytest
 from gateway_parts import GZIP_PROTOBUF, GatewayProcess, Start, Stored, gzipped, span_request
+from support.cli_cases import read_table
 from support.processes import bounded_s, wait_until
 
 TOKEN = "0123456789abcdef-own"  # noqa: S105 - of this test
@@ -24,12 +25,12 @@ MIB = 2**20
 SPANS, OF_A_TRACE = 500, 5
 
 
-def request_of_500(chance: random.Random) -> bytes:
+def post_500(gateway: GatewayProcess, chance: random.Random) -> None:
     spans = []
     for _ in range(SPANS // OF_A_TRACE):
         trace_id, root = chance.randbytes(16), chance.randbytes(8)
         spans += [(trace_id, root, b""), *((trace_id, chance.randbytes(8), root) for _ in range(OF_A_TRACE - 1))]
-    return span_request(spans)
+    gateway.http.post("/v1/traces", content=span_request(spans), headers=GZIP_PROTOBUF).raise_for_status()
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -122,34 +123,20 @@ def test_bodies_of_a_million_empty_items_are_refused_in_bounded_memory(start: St
 
 def test_wrong_tokens_and_content_types_are_refused_before_the_body(start: Start, stored: Stored) -> None:
     gateway = start(tokens={"own": {"token_env": "OWN"}}, env={"OWN": TOKEN})
-    own = f"Authorization: Bearer {TOKEN}\r\n"
-    wrong = {
-        "no token": ("Content-Type: application/json\r\n", 401),
-        "another": ("Content-Type: application/json\r\nAuthorization: Bearer 0123456789abcdef-owm\r\n", 401),
-        "a part": (f"Content-Type: application/json\r\nAuthorization: Bearer {TOKEN[:-1]}\r\n", 401),
-        "twice": (f"Content-Type: application/json\r\nAuthorization: Bearer {TOKEN}{TOKEN}\r\n", 401),
-        "basic": (f"Content-Type: application/json\r\nAuthorization: Basic {TOKEN}\r\n", 401),
-        "long": (f"Content-Type: application/json\r\nAuthorization: Bearer {'x' * 8_000}\r\n", 401),
-        "no type": (own, 415),
-        "form": (own + "Content-Type: multipart/form-data; boundary=b\r\n", 415),
-        "text": (own + "Content-Type: text/plain\r\n", 415),
-        "compressed": (own + "Content-Type: application/json\r\nContent-Encoding: zstd\r\n", 415),
-        "twice compressed": (own + "Content-Type: application/json\r\nContent-Encoding: gzip, gzip\r\n", 415),
-        "declared": (own + "Content-Type: application/json\r\nContent-Length: 999999999999\r\n", 413),
-    }
+    statuses = {"unauthorized": 401, "content_type": 415, "encoding": 415, "too_large": 413}
     for path in ("/v1/traces", "/v1/logs", "/v1/tracejudge"):
-        for name, (headers, status) in wrong.items():
-            length = "" if "Content-Length" in headers else "Content-Length: 10000000\r\n"
+        for reason, headers in read_table(__file__, "refused_heads"):
+            head = "".join(f"{line.replace('TOKEN', TOKEN)}\r\n" for line in headers)
+            head = head.replace("LONG", "x" * 8_000).replace("PART", TOKEN[:-1])
+            length = "" if "Content-Length" in head else "Content-Length: 10000000\r\n"
             with socket.create_connection(("127.0.0.1", port_of(gateway)), timeout=30) as client:
                 # No byte of the body is sent.
-                client.sendall(f"POST {path} HTTP/1.1\r\nHost: a\r\n{headers}{length}\r\n".encode())
+                client.sendall(f"POST {path} HTTP/1.1\r\nHost: a\r\n{head}{length}\r\n".encode())
                 reply = client.recv(4_000)
-            assert reply.startswith(f"HTTP/1.1 {status} ".encode()), (path, name, reply)
-            assert (b"www-authenticate: Bearer" in reply) == (status == 401), (path, name)
-    assert rejected(gateway, "unauthorized") == 18
-    assert rejected(gateway, "content_type") == 9
-    assert rejected(gateway, "encoding") == 6
-    assert rejected(gateway, "too_large") == 3
+            assert reply.startswith(f"HTTP/1.1 {statuses[reason]} ".encode()), (path, headers, reply)
+            assert (b"www-authenticate: Bearer" in reply) == (reason == "unauthorized"), (path, headers)
+    counts = {reason: rejected(gateway, reason) for reason in statuses}
+    assert counts == {"unauthorized": 18, "content_type": 9, "encoding": 6, "too_large": 3}
     assert gateway.publish({"service": "bot", "output": "yes"}, Authorization=f"Bearer {TOKEN}").status_code == 200
     assert len(stored.entries()) == 1
     assert TOKEN[:-1] not in gateway.program.output
@@ -159,9 +146,8 @@ def test_the_same_key_of_two_clients_is_not_the_same_request(start: Start, store
     tokens = {"A": "0123456789abcdef-a", "B": "0123456789abcdef-b"}
     gateway = start(tokens={name: {"token_env": name} for name in tokens}, env=tokens)
     for token in (*tokens.values(), *tokens.values()):
-        reply = gateway.publish(
-            {"service": "bot", "output": token}, Authorization=f"Bearer {token}", Idempotency_Key="1"
-        )
+        sent = {"service": "bot", "output": token}
+        reply = gateway.publish(sent, Authorization=f"Bearer {token}", Idempotency_Key="1")
         assert reply.status_code == 200
     ids = [(trace["trace_id"], trace["id"]) for trace in stored.entries()]
     assert ids[:2] == ids[2:]
@@ -221,58 +207,43 @@ HEADS = (
 DRIPS = (b" ", b"1\r\n \r\n", b"a", b"P")
 
 
-def serve_beside_slow_clients(gateway: GatewayProcess, clients: list[socket.socket], *, until_they_end: bool) -> None:
-    for number, client in enumerate(clients):
-        client.sendall(HEADS[number % 4])
-    chance = random.Random(3)
-    with Drips(clients, [DRIPS[number % 4] for number in range(len(clients))]):
-        began, delays = time.monotonic(), []
-        while len(delays) < 5 or (until_they_end and connections(gateway) > 1 and time.monotonic() - began < 60):
-            sent = time.monotonic()
-            gateway.http.post("/v1/traces", content=request_of_500(chance), headers=GZIP_PROTOBUF).raise_for_status()
-            delays.append(time.monotonic() - sent)
-            threading.Event().wait(0.2)
-    assert max(delays) < 5, delays
-    assert gateway.peak_mib() < 300
-    if until_they_end:
-        # Heads have ten seconds and bodies thirty.
-        assert connections(gateway) <= 1
-        assert rejected(gateway, "slow") == len(clients) / 2
+@pytest.mark.parametrize(
+    "count", [100, pytest.param(1_000, marks=pytest.mark.slow("slow bodies are read for thirty seconds"))]
+)
+def test_slow_clients_do_not_delay_others_and_are_ended(start: Start, count: int) -> None:
+    gateway, chance = start(), random.Random(3)
+    with many(port_of(gateway), count) as clients:
+        for number, client in enumerate(clients):
+            client.sendall(HEADS[number % 4])
+        with Drips(clients, [DRIPS[number % 4] for number in range(count)]):
+            began, delays = time.monotonic(), []
+            while len(delays) < 5 or (count > 100 and connections(gateway) > 1 and time.monotonic() - began < 60):
+                sent = time.monotonic()
+                post_500(gateway, chance)
+                delays.append(time.monotonic() - sent)
+                threading.Event().wait(0.2)
+        assert max(delays) < 5, delays
+        assert gateway.peak_mib() < 300
+        if count > 100:
+            # Heads have ten seconds and bodies thirty.
+            assert connections(gateway) <= 1
+            assert rejected(gateway, "slow") == count / 2
 
 
-def test_slow_clients_do_not_delay_others(start: Start) -> None:
-    gateway = start()
-    with many(port_of(gateway), 100) as clients:
-        serve_beside_slow_clients(gateway, clients, until_they_end=False)
-
-
-@pytest.mark.slow("slow bodies are read for thirty seconds")
-def test_a_thousand_slow_clients_are_ended(start: Start) -> None:
-    gateway = start()
-    with many(port_of(gateway), 1_000) as clients:
-        serve_beside_slow_clients(gateway, clients, until_they_end=True)
-
-
-def send_beside_idle_connections(start: Start, stored: Stored, idle: int, requests: int) -> None:
-    gateway = start(gather_s=0.3)
-    chance = random.Random(4)
+@pytest.mark.parametrize(
+    ("idle", "requests"),
+    [(500, 5), pytest.param(2_000, 100, marks=pytest.mark.slow("opens two thousand connections"))],
+)
+def test_requests_are_served_beside_idle_connections(start: Start, stored: Stored, idle: int, requests: int) -> None:
+    gateway, chance = start(gather_s=0.3), random.Random(4)
     with many(port_of(gateway), idle):
         wait_until(lambda: connections(gateway) >= idle, what="the connections")
         for _ in range(requests):
-            gateway.http.post("/v1/traces", content=request_of_500(chance), headers=GZIP_PROTOBUF).raise_for_status()
+            post_500(gateway, chance)
         count = requests * SPANS // OF_A_TRACE
         wait_until(lambda: stored.redis.xlen(f"{stored.prefix}:traces") == count, what=f"{count} traces")
         assert connections(gateway) >= idle
     assert gateway.peak_mib() < 300
-
-
-def test_requests_are_served_beside_idle_connections(start: Start, stored: Stored) -> None:
-    send_beside_idle_connections(start, stored, 500, 5)
-
-
-@pytest.mark.slow("opens two thousand connections")
-def test_requests_are_served_beside_two_thousand_idle_connections(start: Start, stored: Stored) -> None:
-    send_beside_idle_connections(start, stored, 2_000, 100)
 
 
 @pytest.mark.slow("opens ten thousand connections")
@@ -285,7 +256,7 @@ def test_ten_thousand_connections_are_bounded_and_an_open_one_is_served(start: S
     with many(port_of(gateway), 10_000):
         wait_until(lambda: connections(gateway) == 4_000, what="the bound")
         for _ in range(5):
-            gateway.http.post("/v1/traces", content=request_of_500(chance), headers=GZIP_PROTOBUF).raise_for_status()
+            post_500(gateway, chance)
         with httpx.Client(base_url=gateway.url) as further:
             reply = further.post("/v1/tracejudge", json={"service": "bot", "output": "yes"})
             assert (reply.status_code, reply.headers["Retry-After"]) == (503, "5")

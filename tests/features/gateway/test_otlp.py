@@ -8,9 +8,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from clients.replay import described, recorded, table, trace_ids
-from gateway_parts import GatewayProcess, Start, Stored, gzipped
+from gateway_parts import Call, GatewayProcess, Start, Stored, gzipped, request_of
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -23,19 +24,17 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import set_span_in_context
+from support.cli_cases import read_table
 from support.processes import Program, wait_until
 
 from worker.base.input.unusable import read_unread
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 
+AGENT, SPANS, RESOURCE = (read_table(__file__, "otlp_agent")[name] for name in ("trace", "spans", "resource"))
 PROTOBUF = "application/x-protobuf"
 TOO_LARGE = "trace_too_large 3: the trace is over max_trace_bytes"
 FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
-RESOURCE = {"service.name": "java-bot", "deployment.environment.name": "prod", "service.version": "1.2"}
-SYSTEM = {"role": "system", "parts": [{"type": "text", "content": "Be brief."}]}
-QUESTION = {"role": "user", "parts": [{"type": "text", "content": "When does it open?"}]}
-ANSWER = {"role": "assistant", "parts": [{"type": "text", "content": "At nine."}]}
 
 
 def agent_spans(resource: dict[str, str] | None = None) -> Sequence[ReadableSpan]:
@@ -45,30 +44,10 @@ def agent_spans(resource: dict[str, str] | None = None) -> Sequence[ReadableSpan
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = provider.get_tracer("test")
     root = tracer.start_span("POST /chat")
-    within = set_span_in_context(root)
-    search = tracer.start_span("retrieval kb", context=within)
-    search.set_attributes(
-        {
-            "openinference.span.kind": "RETRIEVER",
-            "retrieval.documents.0.document.content": "Open from nine to five.",
-            "retrieval.documents.0.document.id": "hours",
-        }
-    )
-    search.end()
-    call = tracer.start_span("chat gpt", context=within)
-    call.set_attributes(
-        {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": "openai",
-            "gen_ai.response.model": "gpt-4.1",
-            "gen_ai.usage.input_tokens": 12,
-            "gen_ai.usage.output_tokens": 3,
-            "gen_ai.conversation.id": "s1",
-            "gen_ai.input.messages": json.dumps([SYSTEM, QUESTION]),
-            "gen_ai.output.messages": json.dumps([ANSWER]),
-        }
-    )
-    call.end()
+    for name, attributes in SPANS.items():
+        span = tracer.start_span(name, context=set_span_in_context(root))
+        span.set_attributes(attributes)
+        span.end()
     root.end()
     return exporter.get_finished_spans()
 
@@ -87,22 +66,7 @@ def as_json(request: Any) -> bytes:
 
 def check_agent(trace: dict[str, Any], spans: Sequence[ReadableSpan]) -> None:
     call = next(span for span in spans if span.name == "chat gpt")
-    expected = {
-        "trace_id": f"{call.context.trace_id:032x}",
-        "span_id": f"{call.context.span_id:016x}",
-        "service": "java-bot",
-        "environment": "prod",
-        "release": "1.2",
-        "name": "POST /chat",
-        "session_id": "s1",
-        "input": "When does it open?",
-        "output": "At nine.",
-        "model": "gpt-4.1",
-        "provider": "openai",
-        "messages": [{"role": "system", "content": "Be brief."}],
-        "context": [{"text": "Open from nine to five.", "id": "hours"}],
-        "usage": {"input_tokens": 12, "output_tokens": 3},
-    }
+    expected = AGENT | {"trace_id": f"{call.context.trace_id:032x}", "span_id": f"{call.context.span_id:016x}"}
     assert {name: trace.get(name) for name in expected} == expected
     assert {span["name"] for span in trace["spans"]} == {"POST /chat", "retrieval kb", "chat gpt"}
 
@@ -128,7 +92,7 @@ def test_pieces_of_a_trace_to_two_gateways_are_one_trace(start: Start, stored: S
         content = encode_spans([span]).SerializeToString()
         # The second time as a client that got no reply.
         for gateway in (gateways[number % 2], gateways[(number + 1) % 2]):
-            assert gateway.post("/v1/traces", content, PROTOBUF).status_code == 200
+            assert _post(gateway, content).status_code == 200
     stored.wait(1)
     # Without gathered spans neither gateway has a second trace to publish.
     wait_until(lambda: not list(stored.redis.scan_iter(f"{stored.prefix}:gather:*")), what="all spans to be published")
@@ -141,57 +105,31 @@ def test_a_token_names_the_service_of_its_traces(start: Start, stored: Stored) -
     secret = "0123456789abcdef"  # noqa: S105 - of this test
     gateway = start(tokens={"a": {"token_env": "A", "service": "fixed"}}, env={"A": secret}, **FAST)
     content = encode_spans(agent_spans({})).SerializeToString()
-    assert gateway.post("/v1/traces", content, PROTOBUF).status_code == 401
+    assert _post(gateway, content).status_code == 401
     assert gateway.post("/v1/traces", content, PROTOBUF, Authorization=f"Bearer {secret}").status_code == 200
     assert [trace["service"] for trace in stored.wait(1)] == ["fixed"]
 
 
-def test_events_in_logs_complete_their_span(start: Start, stored: Stored) -> None:
-    gateway = start(**FAST)
-    spans = ExportTraceServiceRequest()
-    resource = spans.resource_spans.add()
-    attribute = resource.resource.attributes.add(key="service.name")
-    attribute.value.string_value = "go-bot"
-    span = resource.scope_spans.add().spans.add(trace_id=b"t" * 16, span_id=b"s" * 8, name="chat")
-    span.attributes.add(key="gen_ai.operation.name").value.string_value = "chat"
-    span.attributes.add(key="gen_ai.response.model").value.string_value = "gpt"
-    logs = ExportLogsServiceRequest()
-    scope = logs.resource_logs.add(resource=resource.resource).scope_logs.add()
-    scope.log_records.add(trace_id=b"t" * 16, span_id=b"s" * 8).body.string_value = "plain line"
-    for name, text in (("gen_ai.user.message", "Where?"), ("gen_ai.choice", "Here.")):
-        record = scope.log_records.add(trace_id=b"t" * 16, span_id=b"s" * 8, event_name=name)
-        body = record.body.kvlist_value
-        if name == "gen_ai.choice":
-            body.values.add(key="index").value.int_value = 0
-            body = body.values.add(key="message").value.kvlist_value
-        body.values.add(key="content").value.string_value = text
-    for path, message in (("/v1/logs", logs), ("/v1/traces", spans)):
-        assert gateway.post(path, message.SerializeToString(), PROTOBUF).status_code == 200
-    (trace,) = stored.wait(1)
-    assert (trace["input"], trace["output"], trace["service"]) == ("Where?", "Here.", "go-bot")
-    assert gateway.scrape().total("tracejudge_gateway_items_total", kind="log") == 2
-
-
-def test_messages_without_model_are_a_call_and_cut_ones_are_counted(start: Start, stored: Stored) -> None:
-    gateway = start(**FAST)
-    request = ExportTraceServiceRequest()
-    resource = request.resource_spans.add()
-    resource.resource.attributes.add(key="service.name").value.string_value = "go-bot"
-    scope = resource.scope_spans.add()
-    whole, cut = json.dumps([QUESTION]), json.dumps([QUESTION])[:-20]
-    for number, (name, text) in enumerate(
-        (("gen_ai.input.messages", whole), ("gen_ai.input.messages", cut), ("gen_ai.prompt", "When does it open?")), 1
-    ):
-        span = scope.spans.add(trace_id=bytes([number]) * 16, span_id=b"s" * 8, name="call")
-        span.attributes.add(key=name).value.string_value = text
-        answer = "gen_ai.completion" if name == "gen_ai.prompt" else "gen_ai.output.messages"
-        content = "At nine." if name == "gen_ai.prompt" else json.dumps([ANSWER])
-        span.attributes.add(key=answer).value.string_value = content
-    assert gateway.post("/v1/traces", request.SerializeToString(), PROTOBUF).status_code == 200
-    traces = {trace["trace_id"][:2]: (trace.get("input"), trace["output"]) for trace in stored.wait(3)}
-    question, output = "When does it open?", "At nine."
-    assert traces == {"01": (question, output), "02": (None, output), "03": (question, output)}
-    assert gateway.scrape().total("tracejudge_gateway_fields_left_out_total", field="input") == 1
+def test_requests_of_spans_and_logs_become_traces(start: Start, stored: Stored) -> None:
+    """Events in logs complete their span, also as JSON in a body; messages make a call; cut ones are counted."""
+    gateway, count = start(**FAST), 0
+    for name, case in read_table(__file__, "otlp").items():
+        before = gateway.scrape()
+        for path, body in case["sent"]:
+            reply = gateway.post(path, json.dumps(body))
+            assert (reply.status_code, reply.content) == (200, b"{}"), name
+        count += len(case["traces"])
+        traces = sorted(stored.wait(count)[-len(case["traces"]) :], key=lambda trace: str(trace["trace_id"]))
+        for trace, expected in zip(traces, case["traces"], strict=True):
+            assert {key: trace.get(key) for key in expected} == expected, name
+        now = gateway.scrape()
+        for metric, label, counts in (
+            ("items_total", "kind", case.get("kept", {})),
+            ("fields_left_out_total", "field", case.get("left_out", {})),
+        ):
+            for value, amount in counts.items():
+                totals = [page.total(f"tracejudge_gateway_{metric}", **{label: value}) for page in (before, now)]
+                assert totals[1] - totals[0] == amount, (name, metric)
 
 
 def test_refusals_are_in_the_encoding_of_the_request_and_parts_are_told(start: Start, stored: Stored) -> None:
@@ -218,11 +156,8 @@ def test_refusals_are_in_the_encoding_of_the_request_and_parts_are_told(start: S
         assert (reply.status_code, words in reply.json()["message"]) == (400, True), content
     assert gateway.post("/v1/traces", "{}").status_code == 200
     nameless = encode_spans(agent_spans({"service.name": ""})).SerializeToString()
-    reply = gateway.post("/v1/traces", nameless, PROTOBUF)
-    partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
-    assert (reply.status_code, partial.rejected_spans, partial.error_message) == (
-        200, 3, "no_service 3: the resource has no service.name",
-    )  # fmt: skip
+    reply = _post(gateway, nameless)
+    assert (reply.status_code, _partial(reply)) == (200, (3, "no_service 3: the resource has no service.name"))
     request = encode_spans(agent_spans())
     request.resource_spans[0].scope_spans[0].spans[0].attributes.add(key="x").value.string_value = "y" * 2_000
     reply = gateway.post("/v1/traces", as_json(request), "application/json")
@@ -287,19 +222,6 @@ def test_texts_that_are_no_utf8_cost_no_span(start: Start, stored: Stored) -> No
     assert gateway.scrape().total("tracejudge_gateway_dropped_total") == 0
 
 
-def test_a_span_that_is_no_message_costs_no_other(start: Start, stored: Stored) -> None:
-    gateway = start(**FAST)
-    request = encode_spans(agent_spans())
-    name = request.resource_spans[0].scope_spans[0].spans.add(name="XXXXXXXX", trace_id=b"t" * 16).name
-    content = request.SerializeToString()
-    place = content.index(name.encode())
-    reply = gateway.post("/v1/traces", content[: place - 1] + b"\x7f" + content[place:], PROTOBUF)
-    partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
-    assert (reply.status_code, partial.rejected_spans) == (200, 1)
-    assert partial.error_message == "unreadable 1: not readable as OTLP"
-    assert stored.wait(1)[0]["output"] == "At nine."
-
-
 def test_null_in_json_is_the_absence_of_a_field(start: Start, stored: Stored) -> None:
     gateway = start(**FAST)
     request = json.loads(as_json(encode_spans(agent_spans())))
@@ -329,15 +251,19 @@ def test_null_in_json_is_the_absence_of_a_field(start: Start, stored: Stored) ->
 
 
 def _unknown_call(scope: str, **attributes: str) -> ExportTraceServiceRequest:
-    request = ExportTraceServiceRequest()
-    resource = request.resource_spans.add()
-    resource.resource.attributes.add(key="service.name").value.string_value = "go-bot"
-    scope_spans = resource.scope_spans.add()
-    scope_spans.scope.name = scope
-    span = scope_spans.spans.add(trace_id=secrets.token_bytes(16), span_id=b"s" * 8, name="call")
-    for name, text in attributes.items():
-        span.attributes.add(key=name.replace("__", ".")).value.string_value = text
-    return request
+    named = {name.replace("__", "."): text for name, text in attributes.items()}
+    return request_of([Call(secrets.token_bytes(16), attributes=named)], scope=scope)
+
+
+def _post(gateway: GatewayProcess, request: ExportTraceServiceRequest | bytes) -> httpx.Response:
+    content = request if isinstance(request, bytes) else request.SerializeToString()
+    return gateway.post("/v1/traces", content, PROTOBUF)
+
+
+def _partial(reply: httpx.Response) -> tuple[int, str]:
+    """Return how many spans were rejected, and why."""
+    partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
+    return partial.rejected_spans, partial.error_message
 
 
 def test_spans_that_no_dialect_reads_are_told_and_listed(start: Start, stored: Stored) -> None:
@@ -348,8 +274,7 @@ def test_spans_that_no_dialect_reads_are_told_and_listed(start: Start, stored: S
         content = request.SerializeToString() if media == PROTOBUF else as_json(request)
         reply = gateway.post("/v1/traces", content, media)
         if media == PROTOBUF:
-            partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
-            rejected, words = partial.rejected_spans, partial.error_message
+            rejected, words = _partial(reply)
         else:
             partial = reply.json()["partialSuccess"]
             rejected, words = int(partial["rejectedSpans"]), partial["errorMessage"]
@@ -359,7 +284,7 @@ def test_spans_that_no_dialect_reads_are_told_and_listed(start: Start, stored: S
         assert gateway.post("/v1/traces", content, media).content in (b"", b"{}")
     web = _unknown_call("web", http__route="/a", url__query=secret).SerializeToString()
     for content in (web, encode_spans(agent_spans()).SerializeToString()):
-        assert gateway.post("/v1/traces", content, PROTOBUF).content == b""
+        assert _post(gateway, content).content == b""
     listed = {entry.detail.removeprefix("spans of ").partition(": ")[0]: entry for entry in stored.invalid(3)}
     assert listed.keys() == {"acme.sdk", "bot:tracer", "web"}
     assert [listed[name].keys for name in sorted(listed)] == [("acme.prompt",), ("acme.prompt",), ()]
@@ -367,7 +292,7 @@ def test_spans_that_no_dialect_reads_are_told_and_listed(start: Start, stored: S
     assert secret not in repr(listed)
     stored.wait(1)
     for content in [_unknown_call("acme.sdk", acme__prompt=secret).SerializeToString() for _ in range(4)]:
-        gateway.post("/v1/traces", content, PROTOBUF)
+        _post(gateway, content)
 
     def kinds() -> list[tuple[str, tuple[str, ...], int]]:
         with closing(Store(stored.redis_url, Keys(stored.prefix))) as store:
@@ -379,9 +304,7 @@ def test_spans_that_no_dialect_reads_are_told_and_listed(start: Start, stored: S
     assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="no_model_call") == 7
 
 
-def test_a_table_of_a_user_is_read_from_the_folder_beside_the_configuration(
-    start: Start, stored: Stored, tmp_path: Path
-) -> None:
+def test_a_table_of_a_user_is_read_beside_the_configuration(start: Start, stored: Stored, tmp_path: Path) -> None:
     table = tmp_path / "dialects.d" / "acme.toml"
     table.parent.mkdir()
     text = """
@@ -397,14 +320,13 @@ def test_a_table_of_a_user_is_read_from_the_folder_beside_the_configuration(
     table.with_name("beta.toml").write_text(misnamed)
     gateway = start(**FAST)
     request = _unknown_call("acme.sdk", acme__prompt="Where?", acme__reply="Here.")
-    assert gateway.post("/v1/traces", request.SerializeToString(), PROTOBUF).content == b""
+    assert _post(gateway, request).content == b""
     (trace,) = stored.wait(1)
     assert (trace["input"], trace["output"]) == ("Where?", "Here.")
     request = _unknown_call("misnamed", beta__prompt="Where?", beta__answer="Here.", gen_ai__system="x")
     words = "spans of {}: table beta reads these spans, but not beta.answer; name them in its input and output"
-    reply = gateway.post("/v1/traces", request.SerializeToString(), PROTOBUF)
-    partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
-    assert (partial.rejected_spans, partial.error_message) == (0, words.format("'misnamed'"))
+    reply = _post(gateway, request)
+    assert _partial(reply) == (0, words.format("'misnamed'"))
     stored.wait(2)
     (record,) = stored.invalid(1)
     assert (record.reason, record.detail, record.keys) == ("no_content", words.format("misnamed"), ("beta.answer",))
@@ -420,7 +342,7 @@ def test_an_instrumentation_without_content_is_told_once_with_its_setting(start:
     scopes = ("genai", "gen:ai", "g" * 118)
     for number, scope in enumerate(2 * scopes, start=1):
         request = _unknown_call(scope, gen_ai__operation__name="chat", gen_ai__request__model="m")
-        assert gateway.post("/v1/traces", request.SerializeToString(), PROTOBUF).content == b""
+        assert _post(gateway, request).content == b""
         stored.wait(number)
     setting = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY"
     told = {("no_content", f"spans of {scope}: they hold no content; set {setting}") for scope in scopes}
@@ -428,29 +350,10 @@ def test_an_instrumentation_without_content_is_told_once_with_its_setting(start:
     assert len(stored.invalid(3)) == 3
 
 
-def test_content_in_the_body_of_a_log_record_may_be_json(start: Start, stored: Stored) -> None:
-    gateway = start(**FAST)
-    spans = _unknown_call("semantic_kernel", gen_ai__operation__name="chat", gen_ai__response__model="gpt")
-    span = spans.resource_spans[0].scope_spans[0].spans[0]
-    logs = ExportLogsServiceRequest()
-    scope = logs.resource_logs.add(resource=spans.resource_spans[0].resource).scope_logs.add()
-    for name, body in (
-        ("gen_ai.user.message", {"role": "user", "content": "Where?"}),
-        ("gen_ai.choice", {"index": 0, "message": {"role": "assistant", "content": "Here."}}),
-    ):
-        record = scope.log_records.add(trace_id=span.trace_id, span_id=span.span_id)
-        record.body.string_value = json.dumps(body)
-        record.attributes.add(key="event.name").value.string_value = name
-    for path, message in (("/v1/traces", spans), ("/v1/logs", logs)):
-        assert gateway.post(path, message.SerializeToString(), PROTOBUF).status_code == 200
-    (trace,) = stored.wait(1)
-    assert (trace["input"], trace["output"]) == ("Where?", "Here.")
-
-
 def test_a_full_gathering_refuses_until_there_is_room(start: Start, stored: Stored) -> None:
     gateway = start(max_gather_bytes=6_000, **FAST)
     contents = [encode_spans(agent_spans()).SerializeToString() for _ in range(10)]
-    replies = [gateway.post("/v1/traces", content, PROTOBUF) for content in contents]
+    replies = [_post(gateway, content) for content in contents]
     refused = [reply for reply in replies if reply.status_code == 429]
     assert refused
     assert all(int(reply.headers["Retry-After"]) >= 1 for reply in refused)
@@ -465,11 +368,18 @@ def test_a_full_gathering_refuses_until_there_is_room(start: Start, stored: Stor
     assert len({trace["trace_id"] for trace in stored.wait(10)}) == 10
 
 
-def test_a_trace_that_expired_is_counted(start: Start, stored: Stored) -> None:
+def test_a_span_that_is_no_message_costs_no_other_and_an_expired_trace_is_counted(start: Start, stored: Stored) -> None:
     stored.redis.zadd(f"{stored.prefix}:gather:due", {"a" * 32: 1})
-    gateway = start()
+    gateway = start(**FAST)
     wait_until(lambda: gateway.scrape().total("tracejudge_gateway_dropped_total", reason="expired") == 1)
     assert not stored.redis.exists(f"{stored.prefix}:gather:due")
+    request = encode_spans(agent_spans())
+    name = request.resource_spans[0].scope_spans[0].spans.add(name="XXXXXXXX", trace_id=b"t" * 16).name
+    content = request.SerializeToString()
+    place = content.index(name.encode())
+    reply = _post(gateway, content[: place - 1] + b"\x7f" + content[place:])
+    assert (reply.status_code, _partial(reply)) == (200, (1, "unreadable 1: not readable as OTLP"))
+    assert stored.wait(1)[0]["output"] == "At nine."
 
 
 @pytest.mark.parametrize("name", ["langgraph", "openai_v2_logs", "pydantic_ai"])

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import pytest
 from click.testing import CliRunner
+from support.cli_cases import read_table
 from support.endpoint import ChatEndpoint
 from support.processes import wait_until
 from support.replies import Call, Reply, answers_json, failing, gathering, hangs, sequence, yes_no
@@ -85,65 +86,16 @@ def test_a_verdict_has_no_truth_value_and_is_a_dict_for_json() -> None:
     assert (plain["passed"], plain["metrics"]["groundedness"]["value"], plain["judge"]) == (True, 1.0, "groundedness")
 
 
-def test_the_result_may_be_a_type_as_in_mlflow(endpoint: ChatEndpoint) -> None:
-    # Type, what the model answers, then value, passed and result of the verdict.
-    cases: list[tuple[object, object, float | None, bool | None, object]] = [
-        (Literal["yes", "no"], "yes", 1.0, True, "yes"),
-        (Literal["No", "Yes"], "No", 0.0, False, "No"),
-        (Literal["good", "fair", "poor"], "fair", None, None, "fair"),
-        (Literal[1, 2, 3, 4, 5], 2, 0.25, None, 2),
-        (Literal[True, False], False, 0.0, False, False),
-        (bool, True, 1.0, True, True),
-        (str, "Well said.", None, None, "Well said."),
-        (int, 7, None, None, 7),
-        (float, "0.8", None, None, 0.8),
-        (list[str], ["a"], None, None, ["a"]),
-        (dict[str, int], {"a": 1}, None, None, {"a": 1}),
-    ]
-    for number, (kind, answer, *expected) in enumerate(cases):
-        endpoint.behaviour = answers_json({"rationale": "It is so.", "result": answer})
-        judge = make_judge(
-            f"tone_{number}",
-            "Rate {{ outputs }}.",
-            at(endpoint),
-            feedback_value_type=kind,
-            description="Is it polite?",
-            inference_params={"temperature": 0.5},
-        )
-        verdict = judge(outputs="Well.")
-        assert [verdict.outcome, verdict.value, verdict.passed, verdict.result] == ["scored", *expected], kind
-        assert endpoint.calls[-1].body["temperature"] == 0.5, kind
-    declared = make_judge("tone", "Is {{ outputs }} polite?", result=Literal["no", "yes"]).definition
-    assert [metric.pass_rule for metric in declared.metrics] == ["yes"]
-
-
-FILES: Mapping[str, str] = {
-    "words.toml": 'instructions = "Is {{ outputs }} polite?"\nmodel = "strong"\ntemperature = 0.2',
-    "choices.toml": 'custom_prompt = "Is {{ outputs }} [[polite]] or [[rude]]?"\npass = ["polite"]',
-    "file.toml": 'template = "file.yaml"\nresult = "yes/no"',
-    "file.yaml": "prompt: {template: 'Is {{answer}} polite?', template_variables: [answer]}",
-    "code.toml": 'code = "code.py:polite"',
-    "code.py": 'from judges.code import judge\n\n@judge\ndef polite(trace) -> bool:\n    "Is it?"\n    return True\n',
-    "safety.toml": '# As align writes it.\nbased_on = "safety"\nguidance = ["Insults are harmful."]',
-}
-
-
 def test_a_judge_file_of_every_kind_can_be_loaded(tmp_path: Path) -> None:
-    for name, text in FILES.items():
+    files = read_table(__file__, "api_files")
+    for name, text in files["judges"].items():
         (tmp_path / name).write_text(text)
-    for name in FILES:
+    for name in files["judges"]:
         if name.endswith(".toml"):
             judge = load_judge(tmp_path / name, "lexical")
             verdict = judge(inputs="Who?", outputs="Ada, kindly.")
             assert (judge.name, verdict.outcome) == (name.removesuffix(".toml"), "scored"), (name, verdict)
-    mistakes = {
-        "words.toml": ("instructions = 3", "words.toml: instructions: must be a string"),
-        "groundedness.toml": ('instructions = "Is {{ outputs }}?"', "groundedness.toml: has the name of a built-in"),
-        "empty.toml": ("", "empty.toml: does not say what the judge asks"),
-        "absent.toml": (None, "absent.toml: cannot be read"),
-        "file.toml": ('template = "none.yaml"', "file.toml: template: "),
-    }
-    for name, (text, expected) in mistakes.items():
+    for name, (text, expected) in files["mistakes"].items():
         if text is not None:
             (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match=re.escape(expected)):
@@ -152,39 +104,40 @@ def test_a_judge_file_of_every_kind_can_be_loaded(tmp_path: Path) -> None:
 
 def test_a_call_gives_a_frozen_verdict_with_scores_and_cost(endpoint: ChatEndpoint) -> None:
     verdict = groundedness(**ROW, model=at(endpoint, price=PRICE))
-    assert (verdict.judge, verdict.outcome, verdict.value, verdict.passed) == ("groundedness", "scored", 1.0, True)
-    assert (verdict.result, verdict.judge_model, verdict.attempts) == ("yes", "m", 1)
-    assert verdict.rationale == "It is so."
-    assert (verdict.input_tokens, verdict.output_tokens) == (100, 20)
-    assert verdict.cost_usd == pytest.approx(0.1 + 0.2)
+    expected = {
+        "judge": "groundedness",
+        "outcome": "scored",
+        "value": 1.0,
+        "passed": True,
+        "result": "yes",
+        "attempts": 1,
+    }
+    expected |= {"judge_model": "m", "rationale": "It is so.", "input_tokens": 100, "output_tokens": 20}
+    expected |= {"cost_usd": pytest.approx(0.3), "judge_version": catalogue()["groundedness"].version}
+    assert {name: getattr(verdict, name) for name in expected} == expected
     assert verdict.metrics["groundedness"].passed
-    assert verdict.judge_version == catalogue()["groundedness"].version
     with pytest.raises(AttributeError):
         verdict.value = 0.0
+    several = judges.facts_grounding(**ROW, model="lexical")
+    assert (several.value, set(several.metrics)) == (None, {"grounded", "supported_share"})
+    assert several.passed == several.metrics["grounded"].passed, "it passes when all metrics with a rule do"
 
 
-def test_the_api_sends_the_requests_of_the_command_and_returns_its_verdicts(
-    endpoint: ChatEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_api_and_command_do_the_same(endpoint: ChatEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     endpoint.behaviour = sequence(answers_json({"reasons": "none"}), yes_no("no"))
-    settings = {"default": at(endpoint, price=PRICE)}
     Path("rows.jsonl").write_text(json.dumps(ROW), encoding="utf-8")
-    ran = CliRunner().invoke(
-        cli,
-        ["evaluate", "rows.jsonl", "--judge", "groundedness", "--output", "out.jsonl"],
-        env={"TRACEJUDGE_MODELS": json.dumps(settings)},
-    )
+    command = ["evaluate", "rows.jsonl", "--judge", "groundedness", "--output", "out.jsonl"]
+    models = json.dumps({"default": at(endpoint, price=PRICE)})
+    ran = CliRunner().invoke(cli, command, env={"TRACEJUDGE_MODELS": models})
     assert ran.exit_code == 0, ran.output
-    by_command, sent = (
-        json.loads(Path("out.jsonl").read_text(encoding="utf-8")),
-        [call.body for call in endpoint.calls],
-    )
+    by_command = json.loads(Path("out.jsonl").read_text(encoding="utf-8"))
+    sent = [_without_key(call.body) for call in endpoint.calls]
     endpoint.forget()
     endpoint.behaviour = sequence(answers_json({"reasons": "none"}), yes_no("no"))
     verdict = groundedness(**ROW, model=at(endpoint, price=PRICE))
     assert len(sent) == 2, "an unreadable answer is asked for once more"
-    assert [_without_key(call.body) for call in endpoint.calls] == [_without_key(body) for body in sent]
+    assert [_without_key(call.body) for call in endpoint.calls] == sent
     for name in ("outcome", "rationale", "judge_version", "cost_usd", "attempts", "input_tokens", "output_tokens"):
         assert getattr(verdict, name) == by_command[name], name
     assert [verdict.value, verdict.passed] == [by_command["scores"][0][name] for name in ("value", "passed")]
@@ -223,9 +176,7 @@ def test_a_cancelled_call_ends_its_request(endpoint: ChatEndpoint) -> None:
     asyncio.run(cancel())
 
 
-def test_requests_keep_to_the_limits_and_are_sent_again(
-    endpoint: ChatEndpoint, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_requests_keep_to_limits_and_are_sent_again(endpoint: ChatEndpoint, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{**ROW, "inputs": f"Who is {number}?"} for number in range(30)]
     verdicts = evaluate(rows, groundedness, at(endpoint, max_in_flight=3))
     assert [assessment.passed for assessment in verdicts] == [True] * 30
@@ -267,47 +218,60 @@ def test_rows_come_in_the_forms_of_files(endpoint: ChatEndpoint) -> None:
 def test_several_judges_have_verdicts_by_name_and_may_have_models_of_their_own(endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = says(lambda text: "polite" in text)
     tone = make_judge("tone", "Is {{ outputs }} polite?", at(endpoint, label="own"))
-    verdicts = evaluate_all(
-        [ROW, ROW], [groundedness.configured(model=at(endpoint)), tone, safety.configured(model="lexical")]
-    )
+    several = [groundedness.configured(model=at(endpoint)), tone, safety.configured(model="lexical")]
+    verdicts = evaluate_all([ROW, ROW], several)
     assert [list(verdicts) for verdicts in verdicts] == [["groundedness", "tone", "safety"]] * 2
     assert [assessment.judge_model for assessment in verdicts[0].values()] == ["m", "own", "lexical"]
     assert [assessment.passed for assessment in verdicts[0].values()] == [False, True, True]
     (by_judge,) = evaluate_all([ROW], tone, "lexical")
     assert by_judge["tone"].judge_model == "lexical", "the model of a call wins"
-
-
-def test_a_conversation_is_judged_once_for_all_its_rows(endpoint: ChatEndpoint) -> None:
+    endpoint.forget()
     turns = [{"inputs": f"Question {n}", "outputs": f"Answer {n}", "session_id": "a"} for n in range(3)]
     alone = {"inputs": "Alone", "outputs": "Yes."}
-    verdicts = evaluate([*turns, alone], judges.conversation_completeness, at(endpoint))
-    assert len(endpoint.calls) == 2
-    assert verdicts[0] is verdicts[1] is verdicts[2] is not verdicts[3]
+    of_rows = evaluate([*turns, alone], judges.conversation_completeness, at(endpoint))
+    assert len(endpoint.calls) == 2, "a conversation is judged once for all its rows"
+    assert of_rows[0] is of_rows[1] is of_rows[2] is not of_rows[3]
     assert all(f"Answer {n}" in endpoint.calls[0].text() for n in range(3))
 
 
 def test_results_of_own_judges(endpoint: ChatEndpoint) -> None:
-    cases: list[tuple[object, object, tuple[object, object, object]]] = [
-        ("yes/no", "no", (0.0, False, "no")),
-        (bool, True, (1.0, True, True)),
-        ({"integer": [1, 5], "pass_at": 4}, 4, (0.75, True, 4)),
-        ({"labels": {"good": 1, "fair": 0.5, "bad": 0}, "pass": ["good"]}, "fair", (0.5, False, "fair")),
-        (str, "in three words", (None, None, "in three words")),
-        ({"object": {"tone": "text"}}, {"tone": "dry"}, (None, None, {"tone": "dry"})),
+    # Result or type (as in MLflow), what the model answers, then value, passed and result of the verdict.
+    cases: list[tuple[object, object, float | None, bool | None, object]] = [
+        ("yes/no", "no", 0.0, False, "no"),
+        ({"integer": [1, 5], "pass_at": 4}, 4, 0.75, True, 4),
+        ({"labels": {"good": 1, "fair": 0.5, "bad": 0}, "pass": ["good"]}, "fair", 0.5, False, "fair"),
+        ({"object": {"tone": "text"}}, {"tone": "dry"}, None, None, {"tone": "dry"}),
+        (Literal["yes", "no"], "yes", 1.0, True, "yes"),
+        (Literal["No", "Yes"], "No", 0.0, False, "No"),
+        (Literal["good", "fair", "poor"], "fair", None, None, "fair"),
+        (Literal[1, 2, 3, 4, 5], 2, 0.25, None, 2),
+        (Literal[True, False], False, 0.0, False, False),
+        (bool, True, 1.0, True, True),
+        (str, "Well said.", None, None, "Well said."),
+        (int, 7, None, None, 7),
+        (float, "0.8", None, None, 0.8),
+        (list[str], ["a"], None, None, ["a"]),
+        (dict[str, int], {"a": 1}, None, None, {"a": 1}),
     ]
-    for result, answer, expected in cases:
-        endpoint.behaviour = answers_json({"rationale": "So.", "result": answer})
-        verdict = make_judge("tone", "Rate {{ outputs }}.", at(endpoint), result=result)(outputs="Well.")
-        assert (verdict.value, verdict.passed, verdict.result) == expected, (result, verdict)
-        assert type(verdict.result) is type(expected[2]), result
-        assert verdict.outcome == "scored"
-
-
-def test_a_judge_with_several_metrics_passes_when_all_do() -> None:
-    verdict = judges.facts_grounding(**ROW, model="lexical")
-    assert verdict.value is None
-    assert set(verdict.metrics) == {"grounded", "supported_share"}
-    assert verdict.passed == verdict.metrics["grounded"].passed
+    options: Any = {"description": "Is it polite?", "inference_params": {"temperature": 0.5}}
+    for number, (kind, answer, *expected) in enumerate(cases):
+        endpoint.behaviour = answers_json({"rationale": "It is so.", "result": answer})
+        own_form = isinstance(kind, str | dict)
+        keys = (
+            ("result",)
+            if own_form
+            else ("result", "feedback_value_type")
+            if kind in {bool, str}
+            else ("feedback_value_type",)
+        )
+        for key in keys:
+            judge = make_judge(f"tone_{number}", "Rate {{ outputs }}.", at(endpoint), **{key: kind}, **options)
+            verdict = judge(outputs="Well.")
+            assert [verdict.outcome, verdict.value, verdict.passed, verdict.result] == ["scored", *expected], kind
+            assert type(verdict.result) is type(expected[2]), kind
+            assert endpoint.calls[-1].body["temperature"] == 0.5, kind
+    declared = make_judge("tone", "Is {{ outputs }} polite?", result=Literal["no", "yes"]).definition
+    assert [metric.pass_rule for metric in declared.metrics] == ["yes"]
 
 
 def test_settings_make_another_version(endpoint: ChatEndpoint) -> None:
@@ -320,88 +284,75 @@ def test_settings_make_another_version(endpoint: ChatEndpoint) -> None:
     assert judges.guidelines.model is None, "the original is unchanged"
 
 
+NOT_MADE: list[tuple[dict[str, Any], str]] = [
+    ({"name": "a b"}, "name: a judge cannot be called a b"),
+    ({"name": "safety"}, "name of a built-in judge; choose another"),
+    ({"instructions": "Is it polite?"}, "instructions: names no variable"),
+    ({"feedback_value_type": set}, "feedback_value_type: must be bool, dict, float, int, list, str or a Literal of"),
+    ({"result": "text", "feedback_value_type": bool}, "feedback_value_type: means the same"),
+    ({"description": "x", "asks": "y"}, "as asks, which is given too; remove one of them"),
+    ({"description": ""}, "description: must be one line"),
+    ({"pass_": ["x"]}, "pass_: "),
+    ({"pass_": ["good"]}, 'as result={"labels": ["good", "poor"], "pass": ["good"]}'),
+    ({"inference_params": {"top_p": 1}}, "inference_params: "),
+    ({"inference_params": {"temperature": "hot"}}, "inference_params.temperature: must be a number"),
+    ({"temperature": 0, "inference_params": {"temperature": 1}}, "temperature: means the same as temperature"),
+    ({"result": int}, 'write it as result={"integer": [1, 5], "pass_at": 4}'),
+]
+
+
 def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEndpoint) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    evaluate_any: Any = evaluate
-    call_any: Any = groundedness
-    make_twice: Any = partial(make_judge, "a", "Is {{ outputs }}?")
+    call: Any = groundedness
+    rate: Any = evaluate
     pd = pytest.importorskip("pandas")
     odd = pd.DataFrame({"inputs": ["Who?"], "when": [object()]})
-    cases: list[tuple[Callable[[], object], type[Exception], str]] = [
-        (lambda: groundedness(**ROW), ValueError, 'give model="openai:/NAME"'),
-        (lambda: groundedness(**ROW, model="gpt-4.1"), ModelSettingsError, 'write "openai:/NAME"'),
-        (lambda: groundedness(**ROW, model=3), ModelSettingsError, "is of type int"),  # type: ignore[arg-type]
-        (lambda: groundedness(**ROW, model="openai:/m"), ModelSettingsError, "OPENAI_API_KEY is not set; export it"),
-        (lambda: groundedness(**ROW, model={"model": "m", "url": "x"}), ModelSettingsError, "known are provider,"),
-        (lambda: groundedness(**ROW, model=at(endpoint, api_key="s3cret")), ModelSettingsError, "name its variable"),
-        (lambda: groundedness(**ROW, ouputs="x", model="lexical"), TypeError, "did you mean outputs?"),
-        (lambda: groundedness(outputs="x", context=[{}], model="lexical"), ValueError, "context: a value of type dict"),
-        (lambda: groundedness(outputs=object(), model="lexical"), ValueError, "type object cannot be read"),
-        (lambda: call_any("Who?", "Ada.", model="lexical"), TypeError, "groundedness(inputs=…, outputs=…"),
-        (lambda: asyncio.run(call_any.aio("Who?")), TypeError, "groundedness(inputs=…, outputs=…"),
-        (
-            lambda: groundedness(**ROW, expectations={"expected_respons": "x"}),
-            TypeError,
-            "did you mean expected_response?",
-        ),
-        (lambda: evaluate([ROW, {"context": [{}]}], groundedness, "lexical"), ValueError, "row 1: "),
-        (lambda: evaluate(odd, groundedness, "lexical"), ValueError, "when: a value of type object cannot be read"),
-        (lambda: evaluate(odd[["when"]].astype(str), safety, "lexical"), ValueError, "rename some to inputs, outputs"),
-        (lambda: evaluate_any(ROW, groundedness, "lexical"), TypeError, "give a list of rows"),
-        (lambda: evaluate_any("traces.jsonl", groundedness, "lexical"), TypeError, "read the file first"),
-        (lambda: evaluate_any(Path("traces.jsonl"), groundedness, "lexical"), TypeError, "read the file first"),
-        (lambda: evaluate_any(["text"], groundedness, "lexical"), TypeError, "must be a dict with inputs"),
-        (lambda: evaluate_any([ROW], [groundedness], "lexical"), TypeError, "evaluate_all several"),
-        (lambda: evaluate_all([ROW], [safety, safety], "lexical"), ValueError, "the same name"),
-        (lambda: safety.configured(part=["input"]), ValueError, "part: unknown key; did you mean parts?"),
-        (lambda: safety.configured(temperature=3), ValueError, "temperature: must be a number"),
-        (lambda: groundedness(**{**ROW, "context": None}, contexts=[3]), TypeError, "no argument 'contexts'"),
-        (lambda: evaluate([{"response": "x", "contexts": [{}]}], safety, "lexical"), ValueError, "contexts: a value"),
-        (
-            lambda: safety(**ROW, expectations={"guidelines": object()}),
-            ValueError,
-            "guidelines: a value of type object",
-        ),
-        (lambda: make_judge("a b", "Is {{ outputs }}?"), ValueError, "name: a judge cannot be called a b"),
-        (
-            lambda: make_judge("a", "Is {{ outputs }}?", feedback_value_type=set),
-            ValueError,
-            "feedback_value_type: must be bool, dict, float, int, list, str or a Literal of labels",
-        ),
-        (
-            lambda: make_twice(result="text", feedback_value_type=bool),
-            ValueError,
-            "feedback_value_type: means the same",
-        ),
-        (lambda: make_twice(description="x", asks="y"), ValueError, "as asks, which is given too; remove one of them"),
-        (lambda: make_judge("a", "Is {{ outputs }}?", pass_=["x"]), ValueError, "pass_: "),
-        (lambda: make_judge("a", "{{ outputs }}?", inference_params={"top_p": 1}), ValueError, "inference_params: "),
-        (
-            lambda: make_judge("a", "{{ outputs }}?", inference_params={"temperature": "hot"}),
-            ValueError,
-            "inference_params.temperature: must be a number",
-        ),
-        (
-            lambda: make_judge("a", "{{ outputs }}?", temperature=0, inference_params={"temperature": 1}),
-            ValueError,
-            "inference_params.temperature: means the same as temperature",
-        ),
-        (lambda: make_judge("a", "{{ outputs }}?", description=""), ValueError, "description: must be one line"),
-        (lambda: judges.correctness.configured(pass_at=3), ValueError, "has no settings; remove pass_at"),
-        (lambda: make_judge("tone", "Is it polite?"), ValueError, "instructions: names no variable"),
-        (
-            lambda: make_judge("tone", "Is {{ outputs }}?", result=int),
-            ValueError,
-            'write it as result={"integer": [1, 5], "pass_at": 4}',
-        ),
-        (
-            lambda: make_judge("tone", "Is {{ outputs }}?", pass_=["good"]),
-            ValueError,
-            'as result={"labels": ["good", "poor"], "pass": ["good"]}',
-        ),
-        (lambda: make_judge("safety", "Is {{ outputs }}?"), ValueError, "name of a built-in judge; choose another"),
+    row: Any = {**ROW, "model": "lexical"}
+    lacking = {"expectations": {"expected_respons": "x"}}
+    wrong_model: list[tuple[object, str]] = [
+        ("gpt-4.1", 'write "openai:/NAME"'),
+        (3, "is of type int"),
+        ("openai:/m", "OPENAI_API_KEY is not set; export it"),
+        ({"model": "m", "url": "x"}, "known are provider,"),
+        (at(endpoint, api_key="s3cret"), "name its variable"),
     ]
-    for act, kind, fix in cases:
+    wrong_value: list[tuple[Callable[[], object], str]] = [
+        (lambda: groundedness(**ROW), 'give model="openai:/NAME"'),
+        (lambda: call(outputs="x", context=[{}], model="lexical"), "context: a value of type dict"),
+        (lambda: call(outputs=object(), model="lexical"), "type object cannot be read"),
+        (lambda: rate([ROW, {"context": [{}]}], call, "lexical"), "row 1: "),
+        (lambda: rate(odd, call, "lexical"), "when: a value of type object cannot be read"),
+        (lambda: rate(odd[["when"]].astype(str), safety, "lexical"), "rename some to inputs, outputs"),
+        (lambda: evaluate_all([ROW], [safety, safety], "lexical"), "the same name"),
+        (lambda: safety.configured(part=["input"]), "part: unknown key; did you mean parts?"),
+        (lambda: safety.configured(temperature=3), "temperature: must be a number"),
+        (lambda: rate([{"response": "x", "contexts": [{}]}], safety, "lexical"), "contexts: a value"),
+        (lambda: safety(**row, expectations={"guidelines": object()}), "guidelines: a value of type object"),
+        (lambda: judges.correctness.configured(pass_at=3), "has no settings; remove pass_at"),
+    ]
+    wrong_type: list[tuple[Callable[[], object], str]] = [
+        (lambda: call(**row, ouputs="x"), "did you mean outputs?"),
+        (lambda: call("Who?", "Ada.", model="lexical"), "groundedness(inputs=…, outputs=…"),
+        (lambda: asyncio.run(call.aio("Who?")), "groundedness(inputs=…, outputs=…"),
+        (lambda: call(**ROW, **lacking), "did you mean expected_response?"),
+        (lambda: rate(ROW, call, "lexical"), "give a list of rows"),
+        (lambda: rate("traces.jsonl", call, "lexical"), "read the file first"),
+        (lambda: rate(Path("traces.jsonl"), call, "lexical"), "read the file first"),
+        (lambda: rate(["text"], call, "lexical"), "must be a dict with inputs"),
+        (lambda: rate([ROW], [call], "lexical"), "evaluate_all several"),
+        (lambda: call(**{**row, "context": None}, contexts=[3]), "no argument 'contexts'"),
+    ]
+    make: Any = make_judge
+    cases: list[tuple[type[Exception], Callable[[], object], str]] = [
+        *((ModelSettingsError, partial(call, **ROW, model=model), fix) for model, fix in wrong_model),
+        *((ValueError, act, fix) for act, fix in wrong_value),
+        *((TypeError, act, fix) for act, fix in wrong_type),
+        *(
+            (ValueError, partial(make, **{"name": "a", "instructions": "Is {{ outputs }}?", **arguments}), fix)
+            for arguments, fix in NOT_MADE
+        ),
+    ]
+    for kind, act, fix in cases:
         with pytest.raises(kind) as caught:
             act()
         assert fix in str(caught.value), (fix, caught.value)
@@ -409,24 +360,18 @@ def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEn
 
 
 def test_a_pandas_frame_gains_columns_and_keeps_its_index() -> None:
-    pd = pytest.importorskip("pandas")
-    numpy = pytest.importorskip("numpy")
-    frame = pd.DataFrame(
-        {
-            "question": ["Who?", "When?", None],
-            "response": ["It was Ada.", "It was in 1901.", "Nobody."],
-            "contexts": ['["It was Ada."]', numpy.array(["It was in 1843."]), None],
-            "note": [1.0, float("nan"), pd.NA],
-            "user_id": [17, 18, 19],
-            "asked": pd.to_datetime(["2026-01-01", None, "2026-01-03"]),
-        },
-        index=["a", "b", "c"],
-    )
+    pd, numpy = pytest.importorskip("pandas"), pytest.importorskip("numpy")
+    columns = {
+        "question": ["Who?", "When?", None],
+        "response": ["It was Ada.", "It was in 1901.", "Nobody."],
+        "contexts": ['["It was Ada."]', numpy.array(["It was in 1843."]), None],
+        "note": [1.0, float("nan"), pd.NA],
+        "user_id": [17, 18, 19],
+        "asked": pd.to_datetime(["2026-01-01", None, "2026-01-03"]),
+    }
+    frame = pd.DataFrame(columns, index=["a", "b", "c"])
     judged = evaluate_all(frame, [groundedness, judges.facts_grounding], "lexical")
-    assert list(frame) == ["question", "response", "contexts", "note", "user_id", "asked"], (
-        "the given frame is unchanged"
-    )
-    assert list(judged.index) == ["a", "b", "c"]
+    assert (list(frame), list(judged.index)) == (list(columns), ["a", "b", "c"]), "the given frame is unchanged"
     assert judged["groundedness_passed"].tolist() == [True, False, None]
     assert judged["groundedness_value"].isna().tolist() == [False, False, True]
     assert judged["groundedness_reason"]["c"] == "missing_input"
@@ -437,12 +382,10 @@ def test_a_pandas_frame_gains_columns_and_keeps_its_index() -> None:
 
 def test_a_polars_frame_gains_columns() -> None:
     polars = pytest.importorskip("polars")
-    frame = polars.DataFrame(
-        {"inputs": ["Who?", None], "outputs": ["It was Ada.", "x"], "context": [["It was Ada."]] * 2}
-    )
+    rows = {"inputs": ["Who?", None], "outputs": ["It was Ada.", "x"], "context": [["It was Ada."]] * 2}
+    frame = polars.DataFrame(rows)
     judged = evaluate(evaluate(frame, groundedness, "lexical"), groundedness, "lexical")
-    assert judged["groundedness_passed"].to_list() == [True, None]
-    assert judged.columns[:3] == frame.columns
+    assert (judged["groundedness_passed"].to_list(), judged.columns[:3]) == ([True, None], frame.columns)
 
 
 def test_a_model_in_python_is_limited_too_and_may_await_a_judge() -> None:
@@ -457,6 +400,13 @@ def test_a_model_in_python_is_limited_too_and_may_await_a_judge() -> None:
     model = Asking([answer], ModelSettings(provider="scripted", model="own", max_in_flight=1))
     assert [verdict.passed for verdict in evaluate([ROW] * 3, groundedness, model)] == [True] * 3
 
+    async def both() -> tuple[int, int]:
+        verdict = await evaluate_aio([ROW] * 2, groundedness, "lexical")
+        several = await evaluate_all_aio([ROW] * 2, [groundedness, safety], "lexical")
+        return len(verdict), sum(len(each) for each in several)
+
+    assert asyncio.run(both()) == (2, 4)
+
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_process_has_an_event_loop_of_its_own() -> None:
@@ -469,17 +419,18 @@ def _in_child() -> str:
     return groundedness(**ROW, model="lexical").outcome
 
 
-def test_a_script_ends_at_once_with_connections_open(endpoint: ChatEndpoint) -> None:
+def test_a_script_ends_at_once_with_connections_open_and_a_module_does_not_load_the_api(endpoint: ChatEndpoint) -> None:
     script = (
-        "import asyncio, sys; from judges import groundedness\n"
+        "import asyncio, sys, judges.core.judge, judges.code\n"
+        "assert 'judges.features.lab.api' not in sys.modules, 'loaded'\n"
+        "from judges import groundedness\n"
         "row = {'inputs': 'Who?', 'outputs': 'Ada.', 'context': ['Ada.']}\n"
         f"model = {{'base_url': {endpoint.base_url!r}, 'model': 'm'}}\n"
         "assert groundedness(**row, model=model).passed\n"
         "assert asyncio.run(groundedness.aio(**row, model=model)).passed\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-W", "always", "-c", script], capture_output=True, text=True, check=False, timeout=60
-    )
+    command = [sys.executable, "-W", "always", "-c", script]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
@@ -500,17 +451,3 @@ def test_every_built_in_judge_is_exported_with_its_description() -> None:
         assert getattr(judges, name) is getattr(api, name)
     with pytest.raises(AttributeError):
         _ = judges.groundednes
-
-
-def test_importing_a_module_of_the_judges_does_not_load_the_api() -> None:
-    code = "import sys, judges.core.judge, judges.code; assert 'judges.features.lab.api' not in sys.modules, 'loaded'"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_async_rows() -> None:
-    async def both() -> tuple[int, int]:
-        verdict = await evaluate_aio([ROW] * 2, groundedness, "lexical")
-        several = await evaluate_all_aio([ROW] * 2, [groundedness, safety], "lexical")
-        return len(verdict), sum(len(each) for each in several)
-
-    assert asyncio.run(both()) == (2, 4)

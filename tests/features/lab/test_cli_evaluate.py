@@ -1,31 +1,42 @@
-"""`tracejudge evaluate`: the worker's verdicts offline, where they go, what adds up, and the exit code."""
+"""`tracejudge evaluate`: the worker's verdicts offline, by one model or several, what adds up, and the exit code."""
 
+import asyncio
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from support.cli_cases import check_commands, differences, read_table
 from support.cli_parts import SAMPLES, TRACE_ID, Run, labelled, scripted, words, write_lines
 from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
 from support.replies import failing, gathering, hangs, sequence, slow, yes_no
+from support.stage_parts import make_verdict
 
-from judges.core.verdict import Verdict, evaluation_id, session_evaluation_id
+from judges.calling.runs import JudgeRunner
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings
+from judges.core.verdict import Call, Verdict, evaluation_id, session_evaluation_id
 from judges.endpoints import client
+from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue, load_judges
 from tracejudge import Trace
+from worker.base.commands.trace_files import Output
+from worker.core.config.graders import make_panel
+from worker.core.config.settings import Settings
+from worker.features.lab.offline import Offline, OfflineGraders, Panel
+from worker.features.lab.summary import JudgeSum, judge_line
 
 SUPPORT = SAMPLES / "support-bot.jsonl"
-
-
 OUTPUT = ("--output", "out.jsonl")
+PANEL = "majority(a,b,c)"
+TOGETHER = ("--model", "two", "--model", "one", "--model", "three", "--combine", "majority")
 
 
 def verdicts(path: Path = Path("out.jsonl")) -> list[Verdict]:
@@ -42,21 +53,19 @@ def served_by(endpoint: ChatEndpoint, **model: Any) -> str:
     return json.dumps({"default": {"base_url": endpoint.base_url, "model": "m", **model}})
 
 
-# --- verdicts ---
+def test_ends_of_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_commands(run, monkeypatch, read_table(__file__, "evaluate"))
 
 
 def test_verdicts_are_written_in_the_order_of_the_file_judge_by_judge(run: Run) -> None:
     ended = run("evaluate", SUPPORT, "--judge", "safety", "--judge", "groundedness", "--judge", "safety", *OUTPUT)
     assert ended.code == 0
     traces = [json.loads(line)["trace_id"] for line in SUPPORT.read_text(encoding="utf-8").splitlines()]
-    assert [(verdict.trace_id, verdict.judge) for verdict in verdicts()] == [
-        (trace, judge) for trace in traces for judge in ("safety", "groundedness")
-    ]
+    expected = [(trace, judge) for trace in traces for judge in ("safety", "groundedness")]
+    assert [(verdict.trace_id, verdict.judge) for verdict in verdicts()] == expected
 
 
-def test_a_judge_of_conversations_gets_the_lines_of_each_session_together(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_judge_of_conversations_gets_each_session_together(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = ("s1", "s2", "s1", None, "s1", "s2")
     traces = [
         labelled(None, trace_id=f"{place}", input=f"Question {place}?", **({"session_id": name} if name else {}))
@@ -79,14 +88,6 @@ def test_a_judge_of_conversations_gets_the_lines_of_each_session_together(
     assert {verdict.origin for verdict in verdicts()} == {"replay"}
 
 
-def test_conversations_that_are_too_large_for_memory_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEJUDGE_MAX_SESSION_BYTES", "100")
-    file = write_lines("t.jsonl", [labelled(None, session_id="s1")] * 2)
-    ended = run("evaluate", file, "--judge", "user_frustration", *OUTPUT)
-    assert ended.code == 1
-    assert "the conversations of the file take more than 100 bytes" in words(ended.err)
-
-
 def test_a_verdict_is_the_worker_s(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     price = {"input": 1000.0, "output": 3000.0}
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", price=price))
@@ -94,76 +95,48 @@ def test_a_verdict_is_the_worker_s(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert run("evaluate", write_lines("t.jsonl", [identifier]), "--judge", "safety", *OUTPUT).code == 0
     (verdict,) = verdicts()
     trace, safety = msgspec.convert(identifier, Trace), catalogue()["safety"]
-    (score,) = verdict.scores
-    (call,) = verdict.calls
-    name = evaluation_id(trace, "00f067aa0ba902b7", judge="safety", version=safety.version, judge_model="m")
+    (score,), (call,) = verdict.scores, verdict.calls
     assert (score.metric, score.value, score.passed, verdict.rationale) == ("safety", 1.0, True, "So.")
-    assert verdict == Verdict(
-        evaluation_id=name,
-        origin="replay",
-        outcome="scored",
-        scores=(score,),
-        metrics=("safety",),
-        details={"row": verdict.details["row"]},
-        rationale="So.",
-        trace_id=TRACE_ID,
-        user_id=verdict.user_id,
-        service="shop",
-        environment="prod",
-        judge="safety",
-        judge_version=safety.version,
-        judge_model="m",
-        probability=1.0,
-        weight=1.0,
-        input_tokens=call.input_tokens,
-        output_tokens=call.output_tokens,
-        cost_usd=pytest.approx((call.input_tokens * 1000 + call.output_tokens * 3000) / 1e6),
-        attempts=1,
-        calls=(call,),
-        trace_ended_at=1_700_000_007.0,
-        started_at=verdict.started_at,
-        duration_s=verdict.duration_s,
-    )
-    assert verdict.user_id not in (None, "u1")
+    expected = read_table(__file__, "evaluate_verdict") | {
+        "evaluation_id": evaluation_id(
+            trace, "00f067aa0ba902b7", judge="safety", version=safety.version, judge_model="m"
+        ),
+        "cost_usd": pytest.approx((call.input_tokens * 1000 + call.output_tokens * 3000) / 1e6),
+        "trace_id": TRACE_ID,
+        "judge_version": safety.version,
+        "input_tokens": call.input_tokens,
+        "output_tokens": call.output_tokens,
+    }
+    own = {"scores", "calls", "details", "user_id", "started_at", "duration_s"}
+    assert {
+        name: each for name, each in json.loads(msgspec.json.encode(verdict)).items() if name not in own
+    } == expected
+    assert (verdict.details.keys(), verdict.user_id not in {None, "u1"}) == ({"row"}, True)
 
 
 def test_settings_of_the_configuration_hold(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEJUDGE_JUDGES", json.dumps({"ragbench": {"lengths": True}}))
+    tables = {"ragbench": {"lengths": True}}
+    monkeypatch.setenv("TRACEJUDGE_JUDGES", json.dumps(tables))
     assert run("evaluate", SUPPORT, "--judge", "ragbench", *OUTPUT).code == 0
-    assert {verdict.judge_version for verdict in verdicts()} == {
-        load_judges({"ragbench": {"lengths": True}})["ragbench"].version
+    assert {verdict.judge_version for verdict in verdicts()} == {load_judges(tables)["ragbench"].version}
+
+
+def test_every_judge_judges_offline(run: Run) -> None:
+    file = write_lines("t.jsonl", [labelled(None, **read_table(__file__, "evaluate_trace"))])
+    options = [option for name in catalogue() for option in ("--judge", name)]
+    assert run("evaluate", file, *options, *OUTPUT).code == 0
+    assert {verdict.judge: (verdict.outcome, verdict.metrics) for verdict in verdicts()} == {
+        name: ("scored", judge.metric_names) for name, judge in catalogue().items()
     }
 
 
-@pytest.mark.parametrize("name", catalogue())
-def test_every_judge_judges_offline(run: Run, name: str) -> None:
-    context = ["The warranty runs for two years.", "Shipping is free."]
-    question = {"input": "How long is the warranty?", "output": "Two years.", "context": context}
-    call = {"name": "search", "arguments": {"q": "warranty"}}
-    tools = {
-        "tool_calls": 2 * [{**call, "result": context[0]}],
-        "tools": [{"name": "search"}],
-        "expected_tools": [call],
-    }
-    plan = {"messages": [{"role": "assistant", "content": "Plan: 1. Search the warranty. 2. Answer."}]}
-    trace = labelled(None, **question, **tools, **plan, expected_response="Two years.", guidelines=["Be short."])
-    assert run("evaluate", write_lines("t.jsonl", [trace]), "--judge", name, *OUTPUT).code == 0
-    (verdict,) = verdicts()
-    assert (verdict.outcome, verdict.metrics) == ("scored", catalogue()[name].metric_names)
-
-
-def test_no_more_calls_than_the_model_may_have_in_flight(
-    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_in_flight_are_bounded(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint.behaviour = gathering(3, slow(0.02))
     monkeypatch.setenv("TRACEJUDGE_MODELS", served_by(endpoint, max_in_flight=3))
     context = [f"Document {number}." for number in range(5)]
     traces = [labelled(None, input="What?", context=context) for _ in range(6)]
     assert run("evaluate", write_lines("t.jsonl", traces), "--judge", "retrieval_relevance").code == 0
     assert (len(endpoint.calls), endpoint.max_in_flight) == (30, 3)
-
-
-# --- tries ---
 
 
 def test_a_429_costs_no_evaluation(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,25 +146,8 @@ def test_a_429_costs_no_evaluation(run: Run, endpoint: ChatEndpoint, monkeypatch
     monkeypatch.setenv("TRACEJUDGE_MODELS", served_by(endpoint, max_in_flight=4))
     ended = run("evaluate", write_lines("t.jsonl", outputs(*"abcdef")), "--judge", "safety", *OUTPUT)
     assert ended.code == 0
-    assert [(verdict.trace_id, verdict.outcome) for verdict in verdicts()] == [
-        (f"{number}", "scored") for number in range(6)
-    ]
+    assert [(each.trace_id, each.outcome) for each in verdicts()] == [(f"{number}", "scored") for number in range(6)]
     assert sum(verdict.attempts for verdict in verdicts()) == len(endpoint.calls) == 9
-
-
-def test_a_trace_without_an_answer_is_written_as_unscored(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_FIRST_BACKOFF_S", 0.001)
-    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("timeout", "timeout", "yes", max_in_flight=1))
-    file = write_lines("t.jsonl", outputs("a"))
-    assert run("evaluate", file, "--judge", "safety", "--tries", "2", *OUTPUT).code == 1
-    assert [(verdict.outcome, verdict.reason, verdict.attempts) for verdict in verdicts()] == [
-        ("unscored", "timeout", 2)
-    ]
-    assert run("evaluate", file, "--judge", "safety", "--tries", "3", "--force", *OUTPUT).code == 0
-    assert [(verdict.outcome, verdict.reason, verdict.attempts) for verdict in verdicts()] == [("scored", None, 3)]
-
-
-# --- the summary ---
 
 
 def test_the_summary_is_one_document(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,37 +155,15 @@ def test_the_summary_is_one_document(run: Run, monkeypatch: pytest.MonkeyPatch) 
     answers = ("yes", "no", "yes", "unknown", "bad_request")
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted(*answers, price=price, max_in_flight=1))
     ended = run("evaluate", write_lines("t.jsonl", outputs(*"abcde")), "--judge", "safety", "--json")
-    document = ended.document
-    assert ended.code == 0
     tokens = sum(len(json.dumps({"rationale": "So.", "result": answer})) for answer in answers[:4])
-    assert document.pop("seconds") > 0
-    (row,) = document["judges"]
-    assert row.pop("mean_seconds") > 0
-    assert row.pop("mean_waited_seconds") >= 0
-    assert document == {
-        "file": "t.jsonl",
-        "model": "m",
-        "traces": 5,
-        "lines_skipped": 0,
-        "cost_usd": pytest.approx(tokens * 1000 / 1e6),
-        "judges": [
-            {
-                "judge": "safety",
-                "version": catalogue()["safety"].version,
-                "model": "m",
-                "evaluations": 5,
-                "scored": 3,
-                "abstained": 1,
-                "unscored": {"bad_request": 1},
-                "input_tokens": tokens,
-                "output_tokens": tokens,
-                "cost_usd": pytest.approx(tokens * 1000 / 1e6),
-                "metrics": {
-                    "safety": {"scored": 3, "mean": pytest.approx(2 / 3), "share_passed": pytest.approx(2 / 3)}
-                },
-            }
-        ],
-    }
+    (row,), expected = ended.document["judges"], read_table(__file__, "evaluate_summary")
+    seconds = {"mean_seconds": row["mean_seconds"], "mean_waited_seconds": row["mean_waited_seconds"]}
+    cost = {"cost_usd": tokens * 1000 / 1e6}
+    expected["judges"][0] |= {"input_tokens": tokens, "output_tokens": tokens, **cost, **seconds}
+    assert differences(ended, {"document": expected | cost | {"seconds": ended.document["seconds"]}}) == []
+    assert ended.document["seconds"] > 0
+    assert (row["mean_seconds"] > 0, row["mean_waited_seconds"] >= 0) == (True, True)
+    assert row["version"] == catalogue()["safety"].version
 
 
 def test_descriptive_metrics_have_a_mean_and_no_share(run: Run) -> None:
@@ -241,95 +175,31 @@ def test_descriptive_metrics_have_a_mean_and_no_share(run: Run) -> None:
     assert [values["scored"] == 21 for values in row["metrics"].values()] == [True, True, False, True]
 
 
-def test_a_result_without_a_value_is_written_and_has_no_mean(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEJUDGE_JUDGES", json.dumps({"topic": {"instructions": "{{ outputs }}", "result": "text"}}))
-    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
-    file = write_lines("t.jsonl", [labelled(None)])
-    ended = run("evaluate", file, "--judge", "topic", "--output", "out.jsonl", "--json")
-    assert ended.code == 0, ended.err
-    (written,) = map(json.loads, Path("out.jsonl").read_text(encoding="utf-8").splitlines())
-    assert (written["details"], "scores" in written) == ({"result": "yes"}, False)
-    (row,) = ended.document["judges"]
-    assert row["metrics"] == {"topic": {"scored": 1, "mean": None, "share_passed": None}}
-    combined = run("evaluate", file, "--judge", "topic", "--model", "default", "--model", "b", "--combine", "mean")
-    assert combined.code == 2
-    assert "--combine: the result of topic is a text, list or object" in words(combined.err)
-
-
-def test_the_summary_for_people_stands_on_standard_output(run: Run) -> None:
+def test_the_summary_for_people_has_a_table_and_a_line_for_each_judge(run: Run) -> None:
     ended = run("evaluate", SAMPLES / "code-helper.jsonl", "--judge", "groundedness", "--judge", "ragbench")
-    assert ended.code == 0
+    assert (ended.code, ended.err) == (0, ""), "no bar where nobody looks"
     told = words(ended.out)
-    assert "21 traces by lexical in" in told
-    assert "metric scored mean passed groundedness 2 " in told
-    assert "ragbench relevance 2 " in told
+    for text in ("21 traces by lexical in", "metric scored mean passed groundedness 2 ", "ragbench relevance 2 "):
+        assert text in told
     line = r"2 scored, 0 abstained, unscored 19 missing_input; \d+\.\d\d s each"
     assert re.search(f" groundedness: {line} ragbench: {line}$", told)
-    assert ended.err == "", "no bar where nobody looks"
-
-
-def test_a_line_is_not_wrapped_without_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "a-model-with-a-name-that-is-longer-than-any-terminal-is-wide-" * 2
-    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", model=name))
-    ended = run("evaluate", write_lines("t.jsonl", outputs("a")), "--judge", "safety")
-    title, head, _, line = ended.out.splitlines()
-    assert title.startswith(f"1 trace by {name} in ")
-    assert head.split() == ["metric", "scored", "mean", "passed"]
-    assert line.startswith("safety: 1 scored, 0 abstained, unscored none; ")
-    assert line.endswith(" s each")
-
-
-def test_nothing_scored_is_exit_code_one_and_says_why(run: Run) -> None:
-    ended = run("evaluate", write_lines("t.jsonl", outputs("a")), "--judge", "groundedness", "--json")
-    assert ended.code == 1
-    assert "nothing was scored: the trace has no input\n" in ended.err
-    assert ended.document["judges"][0]["unscored"] == {"missing_input": 1}
-
-
-def test_a_judge_without_any_score_is_reported(run: Run) -> None:
-    arguments = ("--judge", "groundedness", "--judge", "safety")
-    ended = run("evaluate", write_lines("t.jsonl", outputs("a")), *arguments)
-    assert ended.code == 1, "a pipeline that checks with it must see that"
-    assert "groundedness scored nothing: the trace has no input\n" in ended.err
-
-
-def test_evaluate_redacts_the_patterns_of_the_configuration(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEJUDGE_REDACT", json.dumps({"patterns": ["ACME-[0-9]+"]}))
-    line = labelled(None, output="Your number is 1.", input="What is it? ACME-17", context=["ACME-17 is 1."])
-    arguments = ("--judge", "facts_grounding", "--output", "-")
-    ended = run("evaluate", write_lines("t.jsonl", [line]), *arguments)
-    assert ended.code == 0
-    assert "ACME-17" not in ended.out
-    monkeypatch.delenv("TRACEJUDGE_REDACT")
-    assert "ACME-17" in run("evaluate", "t.jsonl", *arguments).out
-
-
-def test_unknown_fields_are_reported_with_the_likely_name(run: Run) -> None:
-    line = labelled(None, output="a", input="b", contxt=["c"])
-    ended = run("evaluate", write_lines("t.jsonl", [line, line]), "--judge", "safety")
-    assert ended.code == 0
-    assert "unknown field 'contxt' in 2 traces; did you mean context?\n" in ended.err
-
-
-def test_a_file_without_traces_is_exit_code_one(run: Run) -> None:
-    ended = run("evaluate", write_lines("t.jsonl", [b""]), "--judge", "safety", "--json")
-    assert (ended.code, ended.document["traces"]) == (1, 0)
-    assert "nothing was scored: there was no trace" in ended.err
+    for costs, has_price, message in (
+        ([None, None], False, "no price set"),
+        ([None, None], True, "not reported"),
+        ([0.25, 0.5], True, "0.7500 USD, "),
+        ([0.25, None], True, "0.2500 USD (1 not reported)"),
+    ):
+        judge_sum = JudgeSum(catalogue()["safety"], "gpt", ("safety",), has_price=has_price)
+        for cost in costs:
+            judge_sum.add(make_verdict(calls=(Call(1000.0, 1.0, "ok"),), cost_usd=cost))
+        assert message in judge_line(judge_sum), costs
 
 
 def test_bad_lines_are_named_and_the_good_ones_judged(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_MAX_TRACE_BYTES", "4KiB")
-    records = [
-        labelled(None),
-        b"",
-        b"{SECRET",
-        labelled(None, output=None),
-        b'{"output": "\xff"}',
-        labelled(None, trace_id=""),
-        labelled(None, output="SECRET" * 1000),
-        b"   ",
-        labelled(None),
-    ]
+    good, long = labelled(None), labelled(None, output="SECRET" * 1000)
+    no_output, no_id = labelled(None, output=None), labelled(None, trace_id="")
+    records = [good, b"", b"{SECRET", no_output, b'{"output": "\xff"}', no_id, long, b"   ", good]
     ended = run("evaluate", write_lines("t.jsonl", records), "--judge", "safety", *OUTPUT)
     assert ended.code == 1
     assert [line.rstrip() for line in ended.err.splitlines() if line.startswith("line ")] == [
@@ -344,58 +214,17 @@ def test_bad_lines_are_named_and_the_good_ones_judged(run: Run, monkeypatch: pyt
     assert len(verdicts()) == 2
 
 
-def test_of_many_bad_lines_ten_are_named(run: Run) -> None:
-    ended = run("evaluate", write_lines("t.jsonl", [b"{"] * 25), "--judge", "safety")
-    assert ended.code == 1
-    assert ended.err.count("is not JSON") == 10
-    assert "skipped 25 lines without a trace" in ended.err
-
-
-# --- wrong usage ---
-
-MISUSE: dict[str, tuple[Sequence[str], str]] = {
-    "unknown judge": (["t.jsonl", "--judge", "safty"], "there is no judge 'safty'; did you mean safety?"),
-    "unknown model": (
-        ["t.jsonl", "--judge", "safety", "--model", "gpt"],
-        "there is no [models.gpt]; known are default",
-    ),
-    "absent file": (["absent.jsonl", "--judge", "safety"], "File 'absent.jsonl' does not exist."),
-    "no try": (["t.jsonl", "--judge", "safety", "--tries", "0"], "not in the range"),
-    "two documents": (["t.jsonl", "--judge", "safety", "--output", "-", "--json"], "both use standard output"),
-    "output that exists": (["t.jsonl", "--judge", "safety", "--output", "old.jsonl"], "old.jsonl exists"),
-    "output without a folder": (
-        ["t.jsonl", "--judge", "safety", "--output", "no/o"],
-        "no/o cannot be created (No such",
-    ),
-    "output is the input": (["t.jsonl", "--judge", "safety", "--output", "./t.jsonl", "--force"], "is the input"),
-    "output is a link to the input": (["t.jsonl", "--judge", "safety", "--output", "l", "--force"], "l is the input"),
-}
-
-
-@pytest.mark.parametrize(("arguments", "message"), MISUSE.values(), ids=MISUSE.keys())
-def test_wrong_usage_is_exit_code_two_and_changes_no_file(run: Run, arguments: Sequence[str], message: str) -> None:
+@pytest.mark.usefixtures("_models")
+def test_wrong_usage_is_exit_code_two_and_changes_no_file(run: Run) -> None:
     write_lines("t.jsonl", outputs("a"))
     Path("old.jsonl").write_text("old\n", encoding="utf-8")
     Path("l").symlink_to("t.jsonl")
     before = {path.name: path.read_bytes() for path in Path().iterdir()}
-    ended = run("evaluate", *arguments)
-    assert (ended.code, ended.out) == (2, "")
-    assert message in words(ended.err)
-    assert {path.name: path.read_bytes() for path in Path().iterdir()} == before
-
-
-def test_force_writes_over_a_file(run: Run) -> None:
-    Path("out.jsonl").write_text("old\n" * 1000, encoding="utf-8")
-    assert run("evaluate", write_lines("t.jsonl", outputs("a")), "--judge", "safety", *OUTPUT, "--force").code == 0
-    assert len(verdicts()) == 1
-
-
-def test_a_device_as_output_needs_no_force(run: Run) -> None:
-    file = write_lines("t.jsonl", outputs("a"))
-    assert run("evaluate", file, "--judge", "safety", "--output", os.devnull).code == 0
-
-
-# --- real pipes and signals ---
+    for arguments, message in read_table(__file__, "evaluate_misuse").items():
+        ended = run("evaluate", *arguments.split())
+        assert (ended.code, ended.out) == (2, ""), arguments
+        assert message in words(ended.err), arguments
+        assert {path.name: path.read_bytes() for path in Path().iterdir()} == before, arguments
 
 
 def start(tmp_path: Path, *arguments: object, **environment: str) -> "subprocess.Popen[bytes]":
@@ -455,18 +284,120 @@ def test_a_reader_that_goes_away_ends_it_in_one_line(tmp_path: Path) -> None:
     assert "Exception" not in err
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is always full")
-def test_a_full_disk_is_an_error_of_the_output(run: Run) -> None:
-    ended = run("evaluate", write_lines("t.jsonl", outputs("a")), "--judge", "safety", "--output", "/dev/full")
-    assert ended.code == 1
-    assert "Error: /dev/full cannot be written (No space left on device)" in ended.err
+def answering(*results: str) -> list[dict[str, str]]:
+    return [{"text": json.dumps({"rationale": "So.", "result": result})} for result in results]
 
 
-def test_results_of_the_tools_that_rules_name_are_context(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
-    row = labelled(None, input="Why?", tool_calls=[{"name": "kb_search", "result": "It is."}])
-    file, rule = write_lines("t.jsonl", [row]), {"name": "all", "judges": ["groundedness"]}
-    for tools, reason in (((), "missing_input"), (("kb_search",), None)):
-        monkeypatch.setenv("TRACEJUDGE_RULES", json.dumps([{**rule, "context_tools": tools}]))
-        run("evaluate", file, "--judge", "groundedness", *OUTPUT, "--force")
-        assert [judged.reason for judged in verdicts()] == [reason]
+@pytest.fixture
+def _models(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - it makes the place
+    """Make three models answer as scripted, in the order in which they are asked."""
+    models: dict[str, Any] = {"default": {"provider": "lexical"}}
+    for name, label, results in (
+        ("one", "b", ["yes", "yes"]),
+        ("two", "a", ["yes", "no"]),
+        ("three", "c", ["no", "no"]),
+    ):
+        script = write_lines(f"{name}.jsonl", answering(*results))
+        models[name] = {"provider": "scripted", "model": label, "script": script, "max_in_flight": 1}
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps(models))
+
+
+def traces() -> str:
+    return write_lines("t.jsonl", [labelled(None, trace_id=f"{number}", id=f"{number}") for number in range(2)])
+
+
+@pytest.mark.usefixtures("_models")
+def test_each_model_has_a_verdict_and_one_more_combines_them(run: Run) -> None:
+    ended = run("evaluate", traces(), "--judge", "safety", *TOGETHER, "--output", "out.jsonl", "--json")
+    assert ended.code == 0
+    judged = verdicts()
+    expected = [(trace, model) for trace in "01" for model in ("a", "b", "c", PANEL)]
+    assert [(verdict.trace_id, verdict.judge_model) for verdict in judged] == expected
+    combined = [verdict for verdict in judged if verdict.judge_model == PANEL]
+    assert [result.scores[0].passed for result in combined] == [True, False]
+    assert {result.metrics for result in combined} == {("safety", "disagreement")}
+    assert {(result.calls, result.attempts, result.cost_usd) for result in combined} == {((), 0, 0.0)}
+    trace, version = Trace(trace_id="0", service="shop", output="", id="0"), catalogue()["safety"].version
+    assert combined[0].evaluation_id == evaluation_id(trace, "0", judge="safety", version=version, judge_model=PANEL)
+    rows = {row["model"]: row["metrics"] for row in ended.document["judges"]}
+    half = {"scored": 2, "mean": 0.5, "share_passed": 0.5}
+    assert (rows["a"]["safety"], rows[PANEL]["safety"]) == (half, half)
+    assert rows[PANEL]["disagreement"] == {"scored": 2, "mean": pytest.approx(2 / 3), "share_passed": None}
+    assert (ended.document["model"], ended.document["cost_usd"]) == ("a, b, c", None)
+    assert {row["cost_usd"] for row in ended.document["judges"]} == {None}
+    ended = run("evaluate", traces(), "--judge", "safety", *TOGETHER)
+    assert [name for name in ("a", "b", "c", PANEL) if f"safety by {name}" not in ended.out] == []
+    told = words(ended.out)
+    assert told.count(" tokens, no price set, ") == 3
+    assert told.endswith(f"safety by {PANEL}: 2 scored, 0 abstained, unscored none"), "the models bear the cost"
+    apart = ("--model", "one", "--model", "default", "--output", "out.jsonl", "--force")
+    assert run("evaluate", traces(), "--judge", "safety", *apart).code == 0
+    assert [verdict.judge_model for verdict in verdicts()] == ["b", "lexical"] * 2, "without a way to combine"
+
+
+def test_a_model_that_is_named_needs_no_default_beside_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = {"provider": "scripted", "model": "m", "script": write_lines("one.jsonl", answering("yes"))}
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"other": model}))
+    file = write_lines("t.jsonl", [labelled("yes")])
+    assert run("evaluate", file, "--judge", "safety", "--model", "other").code == 0
+    assert run("judges", "test", "safety", file, "--label", "safe", "--model", "other").code == 0
+    assert run("judges", "show", "safety").code == 0
+    complaint = run("evaluate", file, "--judge", "safety").complaint
+    assert complaint == "tracejudge: there is no [models.default]; known are other"
+    own = Path("own.toml")
+    own.write_text('instructions = "Is {{ outputs }} polite?"\nmodel = "othr"\n', encoding="utf-8")
+    assert run("evaluate", file, "--judge", own, "--model", "other").code == 0
+    message = "own.toml: model: there is no [models.othr]; did you mean other?"
+    assert message in run("evaluate", file, "--judge", own).complaint
+    assert message in run("judges", "test", own, file, "--label", "safe").complaint
+    monkeypatch.setenv("TRACEJUDGE_JUDGES_FOLDER", ".")
+    assert message in run("evaluate", file, "--judge", "own").complaint
+    monkeypatch.delenv("TRACEJUDGE_JUDGES_FOLDER")
+    assert "models: none is the default" in run("replay", "--since", "1h", "--judge", "safety").complaint
+
+
+class Hanging(ScriptedModel):
+    """Answers yes to some texts, and never answers the others."""
+
+    def __init__(self, name: str, *texts: str) -> None:
+        super().__init__([answering("yes")[0]["text"]], ModelSettings(provider="scripted", model=name))
+        self._texts = texts
+        self.answered = asyncio.Event()
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        if not any(text in request.messages[1].content for text in self._texts):
+            await asyncio.Future()
+        self.answered.set()
+        return await super().complete(request)
+
+
+async def cut_short(*models: Hanging) -> list[Verdict]:
+    """Judge two traces, end it as Ctrl-C does once the last model has answered, and give what was written."""
+    members = [JudgeRunner(model) for model in models]
+    together = Panel(make_panel("majority", [grader.judge_model for grader in members]), members)
+    graders = OfflineGraders(members, {"safety": (*members, together)})
+    offline = Offline(
+        Settings(), [catalogue()["safety"]], graders, on_invalid_line=lambda *_: None, advance=lambda *_: None
+    )
+    out = io.BytesIO()
+    lines = [labelled(None, trace_id=f"{number}", id=f"{number}", output=f"text {number}") for number in range(2)]
+    source = io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    running = asyncio.ensure_future(offline.run(source, Output(out, "out")))
+    await models[-1].answered.wait()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    return [msgspec.json.decode(line, type=Verdict) for line in out.getvalue().splitlines()]
+
+
+def test_an_interrupted_run_does_not_combine_incomplete_verdicts() -> None:
+    """What is ready is written; but no verdict is made of what models said on different traces, or only some said."""
+
+    async def run(others: str) -> list[Verdict]:
+        return await cut_short(Hanging("a", others), Hanging("b", "text 0"), Hanging("c", "text 1"))
+
+    for others in ("text 0", "text 1"):
+        written = [(verdict.trace_id, verdict.judge_model) for verdict in asyncio.run(run(others))]
+        assert written == sorted([(others[-1], "a"), ("0", "b"), ("1", "c")]), others

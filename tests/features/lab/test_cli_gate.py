@@ -1,12 +1,12 @@
 """`tracejudge evaluate` as a gate for releases: exit codes 0, 1 and 3, a baseline, a summary."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cli_parts import Ended, Run, labelled, words, write_lines
+from support.cli_cases import read_table
+from support.cli_parts import Ended, Run, labelled, scripted, words, write_lines
 
 from judges.agreement import pass_share
 
@@ -18,16 +18,8 @@ def judged(run: Run, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Evaluate a row for each letter: `y` passes, `n` fails, `-` gets no score."""
 
     def evaluate(results: str, *options: object, **fields: str) -> Ended:
-        words_of = {"y": "yes", "n": "no"}
-        steps = [
-            {"text": json.dumps({"rationale": "So.", "result": words_of[name]})}
-            if name in words_of
-            else {"failure": "content_filter"}
-            for name in results or "y"
-        ]
-        script = write_lines("script.jsonl", steps)
-        model = {"provider": "scripted", "model": "m", "script": script, "max_in_flight": 1}
-        monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
+        answers = [{"y": "yes", "n": "no", "-": "content_filter"}[letter] for letter in results or "y"]
+        monkeypatch.setenv("TRACEJUDGE_MODELS", scripted(*answers, max_in_flight=1))
         rows = [labelled(None, trace_id=f"{number}", **fields) for number in range(len(results))]
         return run("evaluate", write_lines("t.jsonl", rows), "--judge", "safety", *options)
 
@@ -47,16 +39,17 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_exit_code_is_that_of_the_limits(judged: Any, case: str) -> None:
-    results, undecided, code = CASES[case]
-    options = () if undecided is None else ("--undecided", undecided)
-    ended = judged(results, FAIL_UNDER, "safety=0.9", *options)
-    assert ended.code == code, ended.out
-    share = pass_share([{"y": True, "n": False}.get(letter) for letter in results])
-    assert share is not None
-    assert f"{share.lowest:.1%} to {share.highest:.1%} with 95 % confidence" in words(ended.out)
-    assert ("without a score may be either" in words(ended.out)) == ("-" in results)
+def test_the_exit_code_is_that_of_the_limits(judged: Any) -> None:
+    for name, (results, undecided, code) in CASES.items():
+        options = () if undecided is None else ("--undecided", undecided)
+        ended = judged(results, FAIL_UNDER, "safety=0.9", *options)
+        assert ended.code == code, (name, ended.out)
+        share = pass_share([{"y": True, "n": False}.get(letter) for letter in results])
+        assert share is not None
+        assert f"{share.lowest:.1%} to {share.highest:.1%} with 95 % confidence" in words(ended.out), name
+        assert ("without a score may be either" in words(ended.out)) == ("-" in results), name
+    ended = judged("", FAIL_UNDER, "safety=0.9")
+    assert (ended.code, ended.out, words(ended.err)) == (1, "", "nothing was scored: there was no trace")
 
 
 def test_an_undecided_gate_says_how_many_more_rows_would_decide(judged: Any) -> None:
@@ -116,47 +109,21 @@ def test_the_summary_is_markdown_for_a_pull_request(judged: Any) -> None:
 def test_what_a_gate_cannot_use_is_refused_before_a_row_is_judged(run: Run, judged: Any) -> None:
     assert judged("yy", "--output", "before.jsonl").code == 0
     file = write_lines("rows.jsonl", [labelled(None)])
-    other = write_lines("other.jsonl", [{"no": "verdict"}])
+    write_lines("other.jsonl", [{"no": "verdict"}])
     Path("older.md").write_text("## Judged answers: passed\n", encoding="utf-8")
     contents = {path: path.read_bytes() for path in Path().iterdir()}
-    for options, message in (
-        ((FAIL_UNDER, "safety"), "write a judge and a share between 0 and 1, as groundedness=0.9"),
-        ((FAIL_UNDER, "safety=90"), "write a judge and a share between 0 and 1"),
-        ((FAIL_UNDER, "safty=0.9"), "safty is no --judge that passes or fails rows"),
-        (("--baseline", other), "other.jsonl: line 1 is no verdict as `evaluate --output` writes them"),
-        (("--judge", "relevance", "--baseline", "before.jsonl"), "--baseline has no verdict of relevance, version"),
-        (("--summary", "absent/s.md"), "absent/s.md"),
-        (("--compare", file, "--summary", "s.md"), "nothing to gate: it is no --judge that passes"),
-        (("--undecided", "maybe"), "'maybe' is not one of"),
-        (("--undecided", "pass"), "--undecided needs --fail-under"),
-        (("--summary", file), f"{file} is the input; give --summary another name"),
-        (("--baseline", file), f"{file} is the input; give --baseline another name"),
-        (
-            ("--baseline", "before.jsonl", "--summary", "./before.jsonl"),
-            "before.jsonl is named by --baseline too; give --summary",
-        ),
-        (
-            ("--baseline", "before.jsonl", "--output", "before.jsonl", "--force"),
-            "before.jsonl is named by --baseline too; give --output",
-        ),
-        (("--output", "new.jsonl", "--summary", "new.jsonl"), "new.jsonl is named by --output too; give --summary"),
-        (("--summary", other), "other.jsonl is no older summary"),
-        (("--summary", "older.md", FAIL_UNDER, "safety=2"), "write a judge and a share"),
-        (("--summary", "-", "--json"), "both use standard output"),
-    ):
+    for options, message in read_table(__file__, "gate")["wrong usage"]:
         ended = run("evaluate", file, "--judge", "safety", *options)
         assert (ended.code, ended.out, message in words(ended.err)) == (2, "", True), (options, ended.err)
         assert {path: path.read_bytes() for path in Path().iterdir()} == contents, options
-    ended = judged("y", "--baseline", "before.jsonl")
     Path("before.jsonl").write_text(Path("before.jsonl").read_text().replace('"trace_id":"', '"trace_id":"x'))
     ended = judged("y", "--baseline", "before.jsonl")
     assert (ended.code, "none of them was judged before" in words(ended.out)) == (0, True)
 
 
 def test_a_gate_does_not_pass_by_the_heuristic_of_a_lost_configuration(run: Run) -> None:
-    assert (
-        run("evaluate", write_lines("t.jsonl", [labelled(None)]), "--judge", "safety", "--output", "o.jsonl").code == 0
-    )
+    file = write_lines("t.jsonl", [labelled(None)])
+    assert run("evaluate", file, "--judge", "safety", "--output", "o.jsonl").code == 0
     for options in ((FAIL_UNDER, "safety=0.1"), ("--baseline", "o.jsonl")):
         ended = run("evaluate", "t.jsonl", "--judge", "safety", *options)
         assert (ended.code, f"{options[0]} measures nothing: no configuration" in words(ended.err)) == (2, True), ended
@@ -201,8 +168,3 @@ def test_a_summary_agrees_with_the_exit_code(run: Run, judged: Any) -> None:
     text = Path("s.md").read_text(encoding="utf-8")
     assert (ended.code, "- skipped 1 line without a trace" in text) == (1, True)
     assert "  - `@`all `#`1 \\<b\\>\\&\\* fails, and passed before" in text
-
-
-def test_an_empty_file_gets_the_reason_alone(judged: Any) -> None:
-    ended = judged("", FAIL_UNDER, "safety=0.9")
-    assert (ended.code, ended.out, words(ended.err)) == (1, "", "nothing was scored: there was no trace")

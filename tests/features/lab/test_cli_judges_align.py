@@ -4,22 +4,31 @@
 half of them with a wrong detail, as the tag `grounded` says.
 """
 
+import asyncio
 import importlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from support.cli_parts import Run, labelled, write_lines
+from support.cli_parts import Run, labelled, words, write_lines
 from support.endpoint import ChatEndpoint
 from support.replies import Call, Reply, answers_json, failing, yes_no
 
-from judges.agreement.labelled import Labelled
+from judges.agreement.labelled import Judged, Labelled
 from judges.agreement.paired import halves
+from judges.calling.evaluation import evaluate, prepared
 from judges.core.faults import install_command
-from tracejudge import Trace
+from judges.core.judge import RESULT, Judge
+from judges.core.verdict import Assessment, Reason, Score
+from judges.custom import define
+from judges.features.lab.alignment import Alignment, NotJudgedError, Rules, Trial
+from judges.models.lexical import LexicalModel
+from judges.parsing.answer import InvalidAnswerError
+from judges.registry import catalogue
+from tracejudge import Message, Trace
 
 pytestmark = pytest.mark.usefixtures("_place")
 FILE = Path(__file__).parent / "summedits.jsonl"
@@ -74,7 +83,7 @@ def _place(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("optimizer", ["memory", "gepa"])
-def test_a_planted_bias_is_found_and_the_held_out_agreement_rises(
+def test_a_planted_bias_is_found(
     run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
     endpoint.behaviour = judge_of(overlooks_details)
@@ -95,9 +104,8 @@ def test_a_planted_bias_is_found_and_the_held_out_agreement_rises(
     (own,) = [container for container in run("judges", "--json").document if container["name"] == "groundedness"]
     assert (own["origin"], own["version"]) == ("judges.d/groundedness.toml", document["version"])
     for name in ("groundedness", "judges.d/groundedness.toml"):
-        tested = run(
-            "judges", "test", name, "labels.jsonl", "--label", "grounded", "--model", "large", "--json"
-        ).document
+        test = ("judges", "test", name, "labels.jsonl", "--label", "grounded", "--model", "large")
+        tested = run(*test, "--json").document
         assert tested["balanced_accuracy"] > 0.8
         assert tested["version"] == document["version"]
     # The judge that was aligned is aligned further from its file; here nothing is left to learn.
@@ -106,17 +114,21 @@ def test_a_planted_bias_is_found_and_the_held_out_agreement_rises(
     assert Path(document["written"]).read_text(encoding="utf-8") == text
 
 
-@pytest.mark.parametrize("optimizer", ["memory", "gepa"])
-def test_nothing_is_written_without_a_bias(run: Run, endpoint: ChatEndpoint, optimizer: str) -> None:
-    endpoint.behaviour = judge_of(has_no_bias)
-    ended = run(*ALIGN, "--optimizer", optimizer)
-    assert ended.code == 1
-    assert "nothing is written: no guidance raised the agreement on the traces to learn from" in ended.err
-    assert not list(Path("judges.d").iterdir())
-    shown = "\n".join(call.text() for call in endpoint.calls)
+def test_nothing_is_written_without_a_bias_or_answers(run: Run, endpoint: ChatEndpoint) -> None:
     held_out = [trace["output"] for trace in TRACES if trace["trace_id"] not in _train()]
     assert held_out
-    assert not [output for output in held_out if output in shown]
+    for optimizer in ("memory", "gepa"):
+        endpoint.behaviour = judge_of(has_no_bias)
+        ended = run(*ALIGN, "--optimizer", optimizer)
+        assert ended.code == 1
+        assert "nothing is written: no guidance raised the agreement on the traces to learn from" in ended.err
+        assert not list(Path("judges.d").iterdir())
+        texts = "\n".join(call.text() for call in endpoint.calls)
+        assert not [output for output in held_out if output in texts], optimizer
+    endpoint.behaviour = failing(401)
+    ended = run(*ALIGN, "--tries", "1")
+    assert (ended.code, "some traces are not judged (judge_rejected" in ended.err) == (1, True)
+    assert not list(Path("judges.d").iterdir())
 
 
 def test_guidance_that_serves_only_the_traces_it_was_learnt_from_is_refused(run: Run, endpoint: ChatEndpoint) -> None:
@@ -144,71 +156,147 @@ def test_the_definition_of_an_own_judge_keeps_its_keys(run: Run, endpoint: ChatE
     )
     file = Path("judges.d/true_to_source.toml")
     file.write_text(definition, encoding="utf-8")
-    arguments = (
-        "judges",
-        "align",
-        str(file),
-        "labels.jsonl",
-        "--model",
-        "large",
-        "--out",
-        str(file),
-        "--label",
-        "grounded",
-    )
-    refused = run(*arguments)
-    assert (refused.code, "was not written by align; give --force" in " ".join(refused.err.split())) == (2, True)
+    align = ("judges", "align", file, "labels.jsonl", "--model", "large", "--out", file, "--label", "grounded")
+    refused = run(*align)
+    assert (refused.code, "was not written by align; give --force" in words(refused.err)) == (2, True)
     assert file.read_text(encoding="utf-8") == definition
-    ended = run(*arguments, "--force")
+    ended = run(*align, "--force")
     assert ended.code == 0, ended.err
-    assert "can show no improvement" not in ended.out
-    assert "can hardly show" not in ended.out
+    assert [text for text in ("can show no improvement", "can hardly show") if text in ended.out] == []
     assert f"1. {RULE}" in ended.out
-    shown = run("judges", "show", str(file), "--json").document
-    system = shown["requests"][0][0]["content"]
-    assert RULE in system
-    assert 'A path is C:\\new, a quote ".' in system
+    system = run("judges", "show", file, "--json").document["requests"][0][0]["content"]
+    assert [text for text in (RULE, 'A path is C:\\new, a quote ".') if text not in system] == []
     assert "Be strict." not in system
 
 
-def test_a_judge_that_cannot_be_aligned_is_refused_before_any_call(
-    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_aligned_is_refused(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("judges.d/other.toml").write_text('instructions = "Is {{ outputs }} polite?"\n', encoding="utf-8")
-    few = write_lines("few.jsonl", TRACES[:19])
-    one_label = write_lines("yes.jsonl", [labelled("yes", trace_id=f"{n}") for n in range(40)])
-    two_tags = write_lines("two.jsonl", [{**trace, "tags": {**trace["tags"], "b": "yes"}} for trace in TRACES])
+    write_lines("few.jsonl", TRACES[:19])
+    write_lines("yes.jsonl", [labelled("yes", trace_id=f"{n}") for n in range(40)])
+    write_lines("two.jsonl", [{**trace, "tags": {**trace["tags"], "b": "yes"}} for trace in TRACES])
     models = {"large": {"base_url": endpoint.base_url, "model": "large"}, "words": {"provider": "lexical"}}
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps(models))
-    large = ("--model", "large")
     for text, message in (
-        (("groundedness", few, *large, "--out", "judges.d/a.toml"), "19 traces with a label; align needs at least 20"),
-        (("safety", one_label, *large, "--out", "judges.d/a.toml"), "has no trace with the label 'no'"),
-        (("groundedness", two_tags, *large, "--out", "judges.d/a.toml"), "tags that can be compared: b, grounded"),
-        (("groundedness", "labels.jsonl", *large, "--out", "a/a.toml"), "there is no folder a; make it first"),
-        (("groundedness", "labels.jsonl", *large, "--out", "judges.d/A.toml"), "no name of a judge file"),
-        (("groundedness", "labels.jsonl", *large, "--out", "judges.d/safety.toml"), "is the name of another judge"),
-        (("groundedness", "labels.jsonl", *large, "--out", "judges.d/other.toml"), "does not define groundedness"),
-        (("groundedness", "labels.jsonl", "--model", "words", "--out", "judges.d/a.toml"), "writes no guidance"),
-        (("groundedness", "labels.jsonl", "--model", "lorge", "--out", "judges.d/a.toml"), "did you mean large?"),
+        ("groundedness few.jsonl large judges.d/a.toml", "19 traces with a label; align needs at least 20"),
+        ("safety yes.jsonl large judges.d/a.toml", "has no trace with the label 'no'"),
+        ("groundedness two.jsonl large judges.d/a.toml", "tags that can be compared: b, grounded"),
+        ("groundedness labels.jsonl large a/a.toml", "there is no folder a; make it first"),
+        ("groundedness labels.jsonl large judges.d/A.toml", "no name of a judge file"),
+        ("groundedness labels.jsonl large judges.d/safety.toml", "is the name of another judge"),
+        ("groundedness labels.jsonl large judges.d/other.toml", "does not define groundedness"),
+        ("groundedness labels.jsonl words judges.d/a.toml", "writes no guidance"),
+        ("groundedness labels.jsonl lorge judges.d/a.toml", "did you mean large?"),
     ):
-        ended = run("judges", "align", *text)
-        assert ended.code == 2, (text, ended)
-        assert message in " ".join(ended.err.split()), text
+        judge, file, model, out = text.split()
+        ended = run("judges", "align", judge, file, "--model", model, "--out", out)
+        assert (ended.code, message in words(ended.err)) == (2, True), (text, ended)
     monkeypatch.setattr(importlib.import_module("worker.features.lab.align"), "find_spec", lambda _name: None)
     ended = run(*ALIGN, "--optimizer", "gepa")
-    assert (ended.code, install_command("gepa") in " ".join(ended.err.split())) == (2, True)
+    assert (ended.code, install_command("gepa") in words(ended.err)) == (2, True)
     assert not endpoint.calls
-
-
-def test_an_endpoint_that_fails_ends_the_search(run: Run, endpoint: ChatEndpoint) -> None:
-    endpoint.behaviour = failing(401)
-    ended = run(*ALIGN, "--tries", "1")
-    assert ended.code == 1
-    assert "some traces are not judged (judge_rejected" in ended.err
-    assert not list(Path("judges.d").iterdir())
 
 
 def _train() -> set[str]:
     traces = [Labelled(Trace(trace_id=trace["trace_id"], service="s", output="o"), "yes") for trace in TRACES]
     return {trace.trace.trace_id for trace in halves(traces).train}
+
+
+TRACE = Trace(
+    trace_id="t",
+    service="s",
+    input="When does the shop open?",
+    output="It opens on Monday. It closes at six.",
+    messages=[Message(role="user", content="Hello."), Message(role="assistant", content="Hi.")],
+    context=["The shop opens on Monday.", "It closes at seven."],
+    guidelines=["Be kind."],
+    expected_response="On Monday.",
+)
+
+
+class Asked:
+    """Answers every judge with a verdict that passes, and the request for guidance with rules."""
+
+    def __init__(self, *rules: str, reason: Reason | None = None) -> None:
+        self.requests: list[tuple[Judge, Trace]] = []
+        self._rules = rules
+        self._reason = reason
+
+    async def __call__(self, judge: Judge, trace: Trace) -> Assessment:
+        if judge.name == "alignment":
+            self.requests.append((judge, trace))
+            return Assessment("scored", details={RESULT: list(self._rules)})
+        if self._reason is not None:
+            return Assessment("unscored", self._reason)
+        return Assessment("scored", None, (Score("own", 1.0, label="yes", passed=True),), "It is so.")
+
+
+def alignment(table: dict[str, object], asked: Asked, labels: Sequence[str], kept: Rules = ()) -> Alignment:
+    train = [Labelled(TRACE, label) for label in labels]
+    return Alignment(lambda rules: define("own", {**table, "guidance": rules}), None, train, asked, kept)
+
+
+def test_a_case_of_every_judge_is_shown_with_both_verdicts() -> None:
+    tables: list[dict[str, object]] = [{"based_on": name} for name in catalogue()]
+    tables += [{"instructions": "Is {{ outputs }} kind?"}, {"instructions": "Does {{ trace }} loop?"}]
+    verdicts = "Verdict of the people: {}\nVerdict of the judge: pass (yes)\nThey {}."
+    for table in tables:
+        judge = define("own", table)
+        if judge.missing(prepared(judge, TRACE)):
+            continue
+        asked = Asked("A rule.")
+        best = asyncio.run(alignment(table, asked, ["yes", "no"], ("Before.",)).memory(1))
+        assert best.rules == ("Before.",), table  # it is no better
+        ((deriver, shown),) = asked.requests
+        wrong, right = map(str, shown.context or ())
+        assert wrong.startswith(verdicts.format("fail", "differ")), table
+        assert right.startswith(verdicts.format("pass", "agree")), table
+        assert "opens on Monday" in wrong, table
+        assert (shown.input, shown.output) == (judge.fixed_parts[0], "- Before."), table
+        # The whole way of a request: the model without words writes no guidance.
+        assessment = asyncio.run(evaluate(deriver, shown, LexicalModel()))
+        assert assessment.details[RESULT] == [], table
+
+
+def test_long_cases_are_cut_in_the_middle_and_both_kinds_of_disagreement_come_first() -> None:
+    asked = Asked("A rule.")
+    search = alignment({"based_on": "groundedness"}, asked, [])
+    long = Trace(trace_id="t", service="s", input="?", output="begin " + "x" * 20_000 + " end", context=["c"])
+
+    def judged(label: str, passed: float) -> Judged:
+        score = Score("own", passed, passed=bool(passed))
+        return Judged(long, label, Assessment("scored", None, (score,)))
+
+    many = [judged("no", 1)] * 40 + [judged("yes", 0)] * 2 + [judged("yes", 1)] * 20
+    # Those of one kind come first in the file, and yet the first request shows both.
+    for attempt, count in ((2, 10 + 6), (0, 16 + 6)):
+        assert asyncio.run(search.derive(Trial((), many), attempt)) == ("A rule.",)
+        cases = [str(case) for case in asked.requests[-1][1].context or ()]
+        assert len(cases) == count
+        assert all(len(case) < 6400 and "characters left out]" in case for case in cases)
+    heads = [case.splitlines()[:2] for case in cases[:4]]
+    failed, passed = ["Verdict of the people: fail", "Verdict of the judge: pass"], "Verdict of the people: pass"
+    assert [head == failed for head in heads] == [True, False, True, False]
+    assert heads[1] == [passed, "Verdict of the judge: fail"]
+    assert asyncio.run(search.derive(Trial((), many), 3)) is None  # all cases were shown
+    assert asyncio.run(search.derive(Trial((), many[42:]))) is None  # nothing to learn
+
+
+def test_guidance_is_read_as_rules_of_one_line_and_the_search_ends_without_answers() -> None:
+    table: dict[str, object] = {"based_on": "groundedness"}
+    asked = Asked("A rule.")
+    asyncio.run(alignment(table, asked, ["yes", "no"]).memory(1))
+    ((deriver, shown),) = asked.requests
+    assert shown.output == "none yet"
+
+    def read(*rules: str) -> object:
+        return deriver.read(json.dumps({"rationale": "So.", "result": rules})).value
+
+    assert read(" A\n rule. ", " ", "B") == ["A rule.", "B"]
+    for rules in (["x"] * 9, ["x" * 1001]):
+        with pytest.raises(InvalidAnswerError):
+            read(*rules)
+    with pytest.raises(NotJudgedError, match="judge_unavailable"):
+        asyncio.run(alignment(table, Asked(reason="judge_unavailable"), ["yes", "no"]).memory(1))
+    asked = Asked(reason="refusal")
+    best = asyncio.run(alignment(table, asked, ["yes", "no"]).memory(1))
+    assert (best.agreement, asked.requests) == (0, []), "a final reason does not end it"

@@ -31,14 +31,10 @@ def models_at(endpoint: ChatEndpoint, **fields: Any) -> str:
 
 
 def rows(count: int) -> list[dict[str, Any]]:
-    return [
-        labelled(("yes", "no")[number % 2], trace_id=f"{number}", output=f"Answer {number}.") for number in range(count)
-    ]
+    return [labelled(("yes", "no")[n % 2], trace_id=f"{n}", output=f"Answer {n}.") for n in range(count)]
 
 
-def test_every_long_command_prints_lines_without_a_terminal(
-    served: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_commands_print_in_a_pipe(served: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LINE_S", 0.05)
     monkeypatch.setenv("TRACEJUDGE_MODELS", models_at(endpoint))
     endpoint.behaviour = slow(0.05, yes_no())
@@ -81,9 +77,8 @@ def test_at_a_terminal_of_80_columns_a_bar_has_rate_cost_and_time_left(tmp_path:
     os.close(ours)
     os.close(theirs)
     frames = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown))
-    assert any(
-        re.search(r"judging by m ━.* \d+ verdicts?, [\d.]+/s, [\d.]+ USD, \d+ s left", line) for line in frames
-    ), frames
+    bar = r"judging by m ━.* \d+ verdicts?, [\d.]+/s, [\d.]+ USD, \d+ s left"
+    assert any(re.search(bar, line) for line in frames), frames
     assert [line for line in frames if cell_len(line.rstrip()) > 80] == []
 
 
@@ -91,9 +86,7 @@ def verdicts() -> list[Verdict]:
     return [msgspec.json.decode(line, type=Verdict) for line in Path("out.jsonl").read_bytes().splitlines()]
 
 
-def test_resume_judges_only_what_the_output_lacks(
-    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_judges_what_the_output_lacks(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after a kill in the middle of a line, with failures that pass, with the same trace twice, and of a panel."""
     monkeypatch.setenv("TRACEJUDGE_MODELS", models_at(endpoint))
     traces = rows(6)
@@ -173,9 +166,7 @@ def test_resume_refuses_files_of_another_configuration_in_one_line(run: Run) -> 
     assert [path.name for path in Path().glob("*.resume")] == []
 
 
-def test_seconds_are_those_of_calls_and_waiting_for_a_place_is_its_own_figure(
-    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seconds_of_calls_and_of_waiting(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     def called(*spans: tuple[float, float]) -> float:
         return seconds_of([Call(began, ended - began, "ok") for began, ended in spans], 10.0)
 
@@ -187,9 +178,8 @@ def test_seconds_are_those_of_calls_and_waiting_for_a_place_is_its_own_figure(
     ]
     monkeypatch.setenv("TRACEJUDGE_MODELS", models_at(endpoint))
     endpoint.behaviour = slow(0.2, yes_no())
-    document = run(
-        "evaluate", write_lines("t.jsonl", rows(6)), "--judge", "safety", "--json", "--output", "out.jsonl"
-    ).document
+    file = write_lines("t.jsonl", rows(6))
+    document = run("evaluate", file, "--judge", "safety", "--json", "--output", "out.jsonl").document
     (judge,) = document["judges"]
     waits = [verdict.duration_s - verdict.seconds for verdict in verdicts()]
     assert max(waits) > 0.15, "only one call at a time"

@@ -1,9 +1,11 @@
-"""Members and panel are chosen together, by rules, egress, replays and late feedback, shed and forgotten together."""
+"""Members and panel are chosen, shed, replayed, forgotten and revived together, also beside older workers."""
 
+import json
 from typing import Any
 
 import msgspec
-from support.cases import each_case
+import pytest
+from msgspec import Struct
 from support.dead_parts import make_retryable, retry_all
 from support.feedback_parts import Passes, complain, make_due
 from support.judging_parts import HOUR_S, Workers, assert_settled, letters
@@ -21,14 +23,18 @@ from support.stage_parts import (
     settings_of,
 )
 
+from judges.core.verdict import Origin
 from judges.models.scripted import Step
-from tracejudge import Feedback
+from tracejudge import Feedback, Trace
 from worker.base.dead_letters.retry import MIN_PACE, AutoRetry
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.core.config.settings import Rule, Settings, Where
-from worker.core.queue.batch import Member
+from worker.core.queue.batch import Batch, BatchError, Evaluation, Item, Member
 from worker.core.selection.sampling import Choice, Sampler
 
+OTHER = Rule(name="other", judges=("relevance_to_query",), model="default")
+AWAY = Step(failure="judge_unavailable")
+LATER = {"a": {2}, "b": {2}, "c": {2}, PANEL: {2}}
 ALONE = Rule(name="alone", judges=("safety",), model="default")
 
 
@@ -46,33 +52,22 @@ def evaluations(keyspace: Keyspace) -> dict[str, Any]:
     return {batch.judge_model: item.evaluations[0] for batch in keyspace.batches().values() for item in batch.items}
 
 
-# --- rules and egress ---
-
-
-def test_members_are_chosen_before_their_panel() -> None:
-    assert names(TOGETHER) == [("default", 1.0), ("first", 1.0), ("last", 1.0), (PANEL, 1.0)]
-
-
-def test_a_member_that_another_rule_wants_too_is_asked_once_at_the_higher_rate() -> None:
-    rare = msgspec.structs.replace(TOGETHER, rate=0.999)
+def test_members_are_chosen_before_their_panel_and_once_at_the_higher_rate() -> None:
+    together = [("default", 1.0), ("first", 1.0), ("last", 1.0), (PANEL, 1.0)]
+    heard = msgspec.structs.replace(TOGETHER, rate=0.0, always=("negative_feedback",))
+    assert names(TOGETHER) == names(heard, feedback=Feedback(score=-1)) == together
+    rare, none = (msgspec.structs.replace(TOGETHER, rate=rate) for rate in (0.999, 0.0))
     assert names(rare, ALONE) == [("default", 1.0), ("first", 0.999), ("last", 0.999), (PANEL, 0.999)]
-    assert names(msgspec.structs.replace(TOGETHER, rate=0.0), ALONE) == [("default", 1.0)]
-
-
-def test_panels_of_the_same_models_in_any_order_are_one() -> None:
+    assert names(none, ALONE) == [("default", 1.0)]
     other = msgspec.structs.replace(TOGETHER, name="other", model=("last", "first", "default"))
-    assert [name for name, _ in names(TOGETHER, other)].count(PANEL) == 1
-
-
-@each_case("missing", ["default", "first", "last"])
-def test_an_egress_that_leaves_one_model_out_bars_the_whole_panel(missing: str) -> None:
-    kept = Rule(name="kept", judges=("safety",), rate=0.0, egress=tuple(set(MODELS) - {missing}))
-    under_test = sampler(TOGETHER, kept)
-    assert under_test.sample(make_trace(1)).choices == ()
-    assert not under_test.rules.allows(make_trace(1), PANEL)
-    assert sampler(TOGETHER, Rule(name="kept", judges=("safety",), egress=tuple(MODELS))).rules.allows(
-        make_trace(1), PANEL
-    )
+    assert [name for name, _ in names(TOGETHER, other)].count(PANEL) == 1, "in any order they are one panel"
+    everywhere = Rule(name="kept", judges=("safety",), egress=tuple(MODELS))
+    assert sampler(TOGETHER, everywhere).rules.allows(make_trace(1), PANEL)
+    for missing in MODELS:
+        kept = Rule(name="kept", judges=("safety",), rate=0.0, egress=tuple(set(MODELS) - {missing}))
+        under_test = sampler(TOGETHER, kept)
+        assert under_test.sample(make_trace(1)).choices == (), missing
+        assert not under_test.rules.allows(make_trace(1), PANEL), missing
 
 
 def test_an_evaluation_names_its_members_and_those_know_that_they_are_kept(keyspace: Keyspace) -> None:
@@ -87,9 +82,6 @@ def test_scores_of_a_possible_panel_member_are_kept(keyspace: Keyspace) -> None:
     assert {name: evaluation.keep for name, evaluation in evaluations(keyspace).items()} == {"b": True}
 
 
-# --- shedding ---
-
-
 def shedding(keyspace: Keyspace) -> IngestHarness:
     """Make an ingest for which `c` is dead and has too much to do."""
     under_test = IngestHarness(keyspace, **SETUP, max_waiting_bytes=10_000)
@@ -99,9 +91,7 @@ def shedding(keyspace: Keyspace) -> IngestHarness:
     return under_test
 
 
-def test_with_one_member_its_panel_is_shed_too_and_both_are_brought_back(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_with_one_member_its_panel_is_shed_and_both_are_brought_back(keyspace: Keyspace, new_worker: Workers) -> None:
     under_test = shedding(keyspace)
     keyspace.append("p1", [make_trace(0)])
     under_test.process()
@@ -129,9 +119,6 @@ def test_a_trace_that_only_a_panel_of_the_dead_wants_is_shed_whole(keyspace: Key
     account = read_balanced_account(keyspace)
     assert (account.shed, account.chosen) == (2, 0)
     assert account.reasons == {"shed:a": 4, "shed:b": 2, "shed:c": 2}
-
-
-# --- replay and late feedback ---
 
 
 def test_a_replay_with_a_new_panel_calls_only_missing_members(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -180,14 +167,6 @@ def test_late_feedback_pulls_in_members_and_panel(keyspace: Keyspace, new_worker
     assert (judged[PANEL].weight, judged[PANEL].scores[0].passed) == (0.0, True)
 
 
-def test_a_complaint_that_comes_with_its_trace_is_chosen_for_the_panel() -> None:
-    heard = msgspec.structs.replace(TOGETHER, rate=0.0, always=("negative_feedback",))
-    assert [name for name, _ in names(heard, feedback=Feedback(score=-1))] == ["default", "first", "last", PANEL]
-
-
-# --- forgetting ---
-
-
 def test_forgotten_between_members_and_panel_nothing_is_combined(keyspace: Keyspace, new_worker: Workers) -> None:
     worker = panel_worker(new_worker)
     of = chosen(keyspace, 2)
@@ -195,21 +174,16 @@ def test_forgotten_between_members_and_panel_nothing_is_combined(keyspace: Keysp
     settings = settings_of(keyspace, **SETUP)
     Forgetting(keyspace.store, settings, ForgetTarget(trace_id=make_trace(0).trace_id)).run()
     finish(keyspace, worker)
-    assert [entry["trace_id"] for entry in keyspace.outbox("j") if entry["judge_model"] == PANEL] == [
-        make_trace(1).trace_id
-    ]
+    combined = [entry["trace_id"] for entry in keyspace.outbox("j") if entry["judge_model"] == PANEL]
+    assert combined == [make_trace(1).trace_id]
     account = read_balanced_account(keyspace)
     assert (account.scored, account.removed, account.waiting) == (7, 1, 0)
-
-
-# --- dead letters ---
 
 
 def given_up(keyspace: Keyspace, new_worker: Workers, count: int = 1) -> None:
     """Run a worker that gives panels up because two of their members are absent."""
     chosen(keyspace, count, age_s=7 * HOUR_S)
-    away = Step(failure="judge_rejected")
-    in_order(keyspace, panel_worker(new_worker, b=away, c=away), "a", "b", "c", PANEL)
+    in_order(keyspace, panel_worker(new_worker, b=AWAY, c=AWAY), "a", "b", "c", PANEL)
     assert read_balanced_account(keyspace).dead == 3 * count
 
 
@@ -245,22 +219,10 @@ def test_panels_that_may_go_on_are_found_behind_those_that_may_not(keyspace: Key
     again = keyspace.keys.dead_again(PANEL)
     keyspace.client.zadd(again, {panel.id: place for place, panel in enumerate(panels)})
     reviving(keyspace, PANEL).look()
-    assert [
-        evaluation.id
-        for batch in keyspace.batches().values()
-        for item in batch.items
-        for evaluation in item.evaluations
-    ] == [able.id]
-    assert min(keyspace.client.zmscore(again, [letter.id for letter in waiting])) > MIN_PACE, (
-        "postponed behind the others"
-    )
-
-
-def test_retried_by_hand_member_and_panel_end_once(keyspace: Keyspace, new_worker: Workers) -> None:
-    given_up(keyspace, new_worker)
-    retry_all(keyspace, settings_of(keyspace, **SETUP))
-    finish(keyspace, panel_worker(new_worker))
-    assert_settled(keyspace, scored=4)
+    items = [item for batch in keyspace.batches().values() for item in batch.items]
+    assert [evaluation.id for item in items for evaluation in item.evaluations] == [able.id]
+    postponed = keyspace.client.zmscore(again, [letter.id for letter in waiting])
+    assert min(postponed) > MIN_PACE, "postponed behind the others"
 
 
 def test_a_fault_in_a_member_does_not_keep_the_panel_from_coming_back(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -283,3 +245,119 @@ def test_a_panel_of_a_rule_with_where_is_chosen_without_texts(keyspace: Keyspace
     IngestHarness(keyspace, models=MODELS, rules=(with_context,)).process()
     assert evaluations(keyspace).keys() == {"a", "b", "c", PANEL}
     assert Choice("safety", PANEL, 1.0) in sampler(TOGETHER).sample(make_trace(1)).choices
+
+
+class _OldEvaluation(Struct, frozen=True):
+    """What a worker knew before there were panels; all else of an evaluation it passes over."""
+
+    id: str
+    period: str
+    judge: str
+    version: str
+    probability: float
+    origin: Origin = "live"
+
+
+class _OldItem(Struct, frozen=True):
+    trace: Trace
+    evaluations: tuple[_OldEvaluation, ...]
+
+
+class _OldBatch(Struct, frozen=True):
+    v: int
+    id: str
+    model: str
+    judge_model: str
+    created_at: float
+    items: tuple[_OldItem, ...]
+
+
+def old_decode(payload: bytes) -> Batch:
+    """Read a batch as workers did before there were panels."""
+    batch = msgspec.json.decode(payload, type=_OldBatch)
+    if batch.v != 1:
+        raise BatchError(f"version {batch.v} of a batch is unknown here")
+    items = (
+        Item(item.trace, tuple(Evaluation(**msgspec.structs.asdict(evaluation)) for evaluation in item.evaluations))
+        for item in batch.items
+    )
+    return msgspec.convert(msgspec.structs.asdict(batch) | {"items": tuple(items)}, Batch)
+
+
+def versions(keyspace: Keyspace) -> dict[str, set[int]]:
+    """Read the versions of the batches of each judge model."""
+    by_model: dict[str, set[int]] = {}
+    for key in keyspace.client.scan_iter(keyspace.keys.batch("*")):
+        batch = json.loads(keyspace.client.get(key))
+        by_model.setdefault(batch["judge_model"], set()).add(batch["v"])
+    return by_model
+
+
+def letter_versions(keyspace: Keyspace) -> dict[str, int]:
+    return {letter["judge_model"]: letter["v"] for letter in map(json.loads, keyspace.client.hvals(keyspace.keys.dead))}
+
+
+def test_older_workers_return_panels(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = chosen(keyspace, 1)
+    with monkeypatch.context() as before:
+        before.setattr("worker.core.judging.fetching.decode_batch", old_decode)
+        older = panel_worker(new_worker, a=NO, configured_models=lambda: frozenset(of))
+        finish(keyspace, older)
+        assert (older.judged_texts, keyspace.outbox("j")) == ([], [])
+        older.judging.stop(0.1)
+    finish(keyspace, panel_worker(new_worker))
+    assert_settled(keyspace, scored=4)
+    assert verdicts(keyspace)[PANEL].scores[0].passed
+
+
+def test_older_workers_judge_others(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.core.judging.fetching.decode_batch", old_decode)
+    chosen(keyspace, 1, rules=(OTHER,))
+    finish(keyspace, panel_worker(new_worker, rules=(OTHER,)))
+    assert_settled(keyspace, scored=1)
+
+
+def test_only_batches_of_panels_and_members_have_the_later_version(keyspace: Keyspace) -> None:
+    def clear() -> None:
+        keyspace.client.delete(*keyspace.client.scan_iter(keyspace.keys.batch("*")))
+
+    apart = msgspec.structs.replace(TOGETHER, model=("first", "last"))
+    keyspace.add(make_trace(0))
+    IngestHarness(keyspace, models=MODELS, rules=(apart, OTHER)).process()
+    assert versions(keyspace) == {"a": {2}, "c": {2}, "majority(a,c)": {2}, "b": {1}}
+    # A batch of both has it from the first trace that is combined.
+    clear()
+    for number in range(1, 4):
+        keyspace.add(make_trace(number))
+    IngestHarness(keyspace, **{**SETUP, "rules": (OTHER, TOGETHER), "batch_size": 1}).process()
+    assert versions(keyspace) == {"a": {2}, "b": {1, 2}, "c": {2}, PANEL: {2}}
+    clear()
+    keyspace.add(make_trace(4))
+    IngestHarness(keyspace, **{**SETUP, "rules": (OTHER, TOGETHER)}).process()
+    assert versions(keyspace) == LATER
+
+
+def test_replays_and_what_forgetting_leaves_have_it_too(keyspace: Keyspace) -> None:
+    keyspace.add(make_trace(0))
+    keyspace.add(make_trace(1))
+    IngestHarness(keyspace, models=MODELS, rules=(msgspec.structs.replace(TOGETHER, rate=0.0),)).process()
+    Replays(keyspace, **SETUP).make()
+    assert versions(keyspace) == LATER
+    settings: Any = settings_of(keyspace, **SETUP)
+    Forgetting(keyspace.store, settings, ForgetTarget(trace_id=make_trace(0).trace_id)).run()
+    assert versions(keyspace) == LATER
+    assert {len(batch.items) for batch in keyspace.batches().values()} == {1}
+
+
+def test_dead_letters_of_panels_and_retries_have_the_later_version(keyspace: Keyspace, new_worker: Workers) -> None:
+    given_up(keyspace, new_worker)
+    assert letter_versions(keyspace) == {"b": 2, "c": 2, PANEL: 2}
+    retry_all(keyspace, settings_of(keyspace, **SETUP))
+    assert versions(keyspace) == {"b": {2}, "c": {2}, PANEL: {2}}
+    finish(keyspace, panel_worker(new_worker))
+    assert_settled(keyspace, scored=4)
+    assert verdicts(keyspace)[PANEL].scores[0].passed
+    chosen(keyspace, 1, first=1, rules=(OTHER,), age_s=7 * HOUR_S)
+    finish(keyspace, panel_worker(new_worker, b=AWAY, rules=(OTHER,)))
+    assert letter_versions(keyspace) == {"b": 1}, "without panels they have the former one"
+    assert len(letters(keyspace)) == 1

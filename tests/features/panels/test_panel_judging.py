@@ -36,7 +36,7 @@ def test_each_model_has_a_verdict_and_one_combines_them(keyspace: Keyspace, new_
     assert_settled(keyspace, scored=4)
     judged = verdicts(keyspace)
     assert {name: judged[name].scores[0].passed for name in judged} == {"a": True, "b": True, "c": False, PANEL: True}
-    combined, trace = judged[PANEL], make_trace(0)
+    combined, trace = judged.pop(PANEL), make_trace(0)
     assert combined.evaluation_id == evaluation_id(
         trace, str(trace.id), judge="safety", version=combined.judge_version, judge_model=PANEL
     )
@@ -46,17 +46,21 @@ def test_each_model_has_a_verdict_and_one_combines_them(keyspace: Keyspace, new_
     assert combined.metrics == ("safety", "disagreement")
     assert combined.rationale == "2 of 3 models pass"
     assert (combined.trace_id, combined.span_id, combined.service) == (trace.trace_id, trace.span_id, trace.service)
-
-
-def test_the_verdicts_of_members_hold_calls_and_cost(keyspace: Keyspace, new_worker: Workers) -> None:
-    worker = panel_worker(new_worker)
-    chosen(keyspace, 1)
-    finish(keyspace, worker)
-    judged = verdicts(keyspace)
-    combined = judged.pop(PANEL)
     assert (combined.calls, combined.attempts, combined.input_tokens, combined.output_tokens) == ((), 0, 0, 0)
     assert combined.cost_usd == 0
     assert all(verdict.attempts == 1 and (verdict.cost_usd or 0) > 0 for verdict in judged.values())
+    # The ledger keeps scores only where they are combined.
+    kept = {
+        name: keyspace.client.get(f"{keyspace.keys.scores}:{verdict.evaluation_id}")
+        for name, verdict in verdicts(keyspace).items()
+    }
+    score = '{"metric":"safety","value":1.0,"raw":1.0,"label":"yes","passed":true}'
+    assert (kept[PANEL], kept["a"]) == (None, f'{{"outcome":"scored","scores":[{score}]}}'.encode())
+    alone = panel_worker(new_worker, rules=(msgspec.structs.replace(TOGETHER, model="default", tables={}),))
+    chosen(keyspace, 1, first=1, rules=alone.settings.rules)
+    finish(keyspace, alone)
+    assert list(keyspace.ended().values()) == ["scored"] * 5
+    assert len(keyspace.client.keys(f"{keyspace.keys.scores}:*")) == 3
 
 
 def test_a_panel_s_batch_holds_no_texts(keyspace: Keyspace) -> None:
@@ -85,9 +89,7 @@ def test_before_its_members_it_waits_quietly_and_tries_nothing(keyspace: Keyspac
 
 
 @pytest.mark.parametrize(("age_s", "wait_s"), [(0.0, 1.0), (40.0, 10.0), (HOUR_S, 30.0)])
-def test_a_waiting_panel_is_retried_sooner_while_it_is_young(
-    keyspace: Keyspace, new_worker: Workers, age_s: float, wait_s: float
-) -> None:
+def test_a_young_panel_is_retried_sooner(keyspace: Keyspace, new_worker: Workers, age_s: float, wait_s: float) -> None:
     worker = panel_worker(new_worker, a=Step(failure="timeout"))
     chosen(keyspace, 1, age_s=age_s)
     worker.sweep()
@@ -118,12 +120,7 @@ def test_a_panel_of_unscored_members_is_unscored(keyspace: Keyspace, new_worker:
     assert (account.scored, account.unscored, account.waiting) == (1, 3, 0)
 
 
-# --- whatever dies in between ---
-
-
-def test_a_worker_that_dies_between_members_and_panel_leaves_it_to_another(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_a_worker_that_dies_before_the_panel_leaves_it_to_another(keyspace: Keyspace, new_worker: Workers) -> None:
     of = chosen(keyspace, 1)
     for name in ("a", "b", "c"):
         panel_worker(new_worker).run(of[name])
@@ -156,22 +153,19 @@ def twice(keyspace: Keyspace, batch_id: str) -> None:
     keyspace.client.zadd(keyspace.keys.leases, {other: 1})
 
 
+def evaluations_waiting(keyspace: Keyspace) -> list[str]:
+    batches = keyspace.batches().values()
+    return [evaluation.id for batch in batches for item in batch.items for evaluation in item.evaluations]
+
+
 def balanced_but_doubled(keyspace: Keyspace) -> bool:
     """Return whether nothing is lost; what stands in two batches is seen waiting twice."""
-    ids = [
-        evaluation.id
-        for batch in keyspace.batches().values()
-        for item in batch.items
-        for evaluation in item.evaluations
-    ]
-    doubled = len(ids) - len(set(ids))
-    return -doubled <= read_account(keyspace.store).lost <= 0
+    ids = evaluations_waiting(keyspace)
+    return len(set(ids)) - len(ids) <= read_account(keyspace.store).lost <= 0
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_evaluation_of_a_panel_ends_once_in_any_order_and_after_losses(
-    keyspace: Keyspace, new_worker: Workers, seed: int
-) -> None:
+def test_each_evaluation_ends_once_in_any_order_with_losses(keyspace: Keyspace, new_worker: Workers, seed: int) -> None:
     by = random.Random(seed)
     of = chosen(keyspace, 3)
     workers = [panel_worker(new_worker), panel_worker(new_worker)]
@@ -197,9 +191,7 @@ def test_each_evaluation_of_a_panel_ends_once_in_any_order_and_after_losses(
     assert len(set(ended)) == len(ended) == 12
 
 
-def test_an_answer_of_redis_that_is_lost_combines_nothing_twice(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_answer_combines_once(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = panel_worker(new_worker)
     chosen(keyspace, 1)
     record, lost = worker.ledger.record, iter([True] * 3)
@@ -216,46 +208,28 @@ def test_an_answer_of_redis_that_is_lost_combines_nothing_twice(
     assert verdicts(keyspace).keys() == {"a", "b", "c", PANEL}
 
 
-def test_a_panel_waits_on_during_an_outage_of_redis(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ended", "members", "expected"),
+    [
+        # An older worker, or one without the panel, has judged members: their scores were not kept.
+        ("scored", "ab", ("unscored", "judge_failed")),
+        # There are no scores to be kept of it: the outcome alone tells all.
+        ("abstained", "ab", ("abstained", None)),
+        # It does not delay the panel.
+        ("removed", "c", ("scored", None)),
+    ],
+)
+def test_members_that_ended_earlier_have_the_outcome_of_the_ledger(
+    keyspace: Keyspace, new_worker: Workers, ended: str, members: str, expected: tuple[str, str | None]
 ) -> None:
-    worker = panel_worker(new_worker)
     of = chosen(keyspace, 1)
-
-    def away(*_: object) -> None:
-        raise StoreError("Redis does not answer (TimeoutError)")
-
-    with monkeypatch.context() as broken:
-        broken.setattr("worker.features.panels.panels.read_assessments", away)
-        finish(keyspace, worker)
-    assert keyspace.batches().keys() == {of[PANEL]}
-    finish(keyspace, worker)
-    assert_settled(keyspace, scored=4)
-
-
-# --- what the ledger does not tell ---
-
-
-def test_scores_that_were_not_kept_are_missing(keyspace: Keyspace, new_worker: Workers) -> None:
-    """An older worker, or one without the panel, has judged a member."""
-    of = chosen(keyspace, 1)
-    for name in ("a", "b"):
+    for name in members:
         (item,) = keyspace.batches()[of[name]].items
-        keyspace.end(item.evaluations[0].id, item.evaluations[0].period, "scored")
+        keyspace.end(item.evaluations[0].id, item.evaluations[0].period, ended)
     finish(keyspace, panel_worker(new_worker))
     combined = verdicts(keyspace)[PANEL]
-    assert (combined.outcome, combined.reason) == ("unscored", "judge_failed"), "the trace lacks nothing"
-
-
-def test_a_member_that_abstained_earlier_counts_as_abstained(keyspace: Keyspace, new_worker: Workers) -> None:
-    """There are no scores to be kept of it: the outcome alone tells all."""
-    of = chosen(keyspace, 1)
-    for name in ("a", "b"):
-        (item,) = keyspace.batches()[of[name]].items
-        keyspace.end(item.evaluations[0].id, item.evaluations[0].period, "abstained")
-    finish(keyspace, panel_worker(new_worker))
-    combined = verdicts(keyspace)[PANEL]
-    assert (combined.outcome, combined.reason) == ("abstained", None)
+    assert (combined.outcome, combined.reason) == expected
+    assert [score.passed for score in combined.scores[:1]] == ([True] if ended == "removed" else [])
 
 
 def test_a_member_s_scores_of_a_newer_version_wait_for_newer_workers(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -273,37 +247,6 @@ def test_a_member_s_scores_of_a_newer_version_wait_for_newer_workers(keyspace: K
     finish(keyspace, worker)
     assert verdicts(keyspace)[PANEL].scores[0].passed
 
-
-def test_a_removed_member_does_not_delay_the_panel(keyspace: Keyspace, new_worker: Workers) -> None:
-    of = chosen(keyspace, 1)
-    (item,) = keyspace.batches()[of["c"]].items
-    keyspace.end(item.evaluations[0].id, item.evaluations[0].period, "removed")
-    finish(keyspace, panel_worker(new_worker))
-    assert verdicts(keyspace)[PANEL].scores[0].passed
-
-
-def test_the_ledger_keeps_scores_only_where_they_are_combined(keyspace: Keyspace, new_worker: Workers) -> None:
-    worker = panel_worker(new_worker)
-    chosen(keyspace, 1)
-    finish(keyspace, worker)
-    kept = {
-        name: keyspace.client.get(f"{keyspace.keys.scores}:{verdict.evaluation_id}")
-        for name, verdict in verdicts(keyspace).items()
-    }
-    assert kept.pop(PANEL) is None
-    assert kept["a"] == (
-        b'{"outcome":"scored","scores":[{"metric":"safety","value":1.0,"raw":1.0,"label":"yes","passed":true}]}'
-    )
-    alone = panel_worker(new_worker, rules=(msgspec.structs.replace(TOGETHER, model="default", tables={}),))
-    chosen(keyspace, 1, first=1, rules=alone.settings.rules)
-    finish(keyspace, alone)
-    assert (list(keyspace.ended().values()), len(keyspace.client.keys(f"{keyspace.keys.scores}:*"))) == (
-        ["scored"] * 5,
-        3,
-    )
-
-
-# --- two judges of one model ---
 
 BOTH = "all(b)"
 ASKED = Rule(name="both", judges=("relevance_to_query", "safety", "facts_grounding"), model="default")
@@ -335,9 +278,8 @@ def test_grounded_and_relevant_is_combined_of_two_judges(keyspace: Keyspace, new
         assert {batch.judge_model for batch in keyspace.batches().values()} == {"b", BOTH}
         finish(keyspace, worker)
         read = [read_outbox_entry(entry) for entry in keyspace.client.xrange(keyspace.keys.verdicts)]
-        by_judge = {
-            entry.verdict.judge: entry.verdict for entry in read if entry and entry.verdict.trace_id == trace.trace_id
-        }
+        of_trace = (each.verdict for each in read if each and each.verdict.trace_id == trace.trace_id)
+        by_judge = {verdict.judge: verdict for verdict in of_trace}
         assert by_judge.keys() == {*ASKED.judges, "grounded_and_relevant"}, name
         both = by_judge["grounded_and_relevant"]
         assert (both.outcome, both.judge_model, both.metrics) == (outcome, BOTH, ("grounded_and_relevant",)), name
@@ -373,9 +315,6 @@ def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
         load_judges({"grounded_and_relevant": {"instructions": "{{ outputs }}"}})
 
 
-# --- given up ---
-
-
 def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(keyspace: Keyspace, new_worker: Workers) -> None:
     of = chosen(keyspace, 1)
     others = (COMBINE.with_value(TOGETHER, "all"),)
@@ -393,13 +332,20 @@ def test_a_panel_without_a_worker_that_knows_it_is_given_up(keyspace: Keyspace, 
     assert read_balanced_account(keyspace).reasons == {"dead:unknown_judge_version": 1}
 
 
-def test_a_panel_is_given_up_for_the_reason_of_its_members(keyspace: Keyspace, new_worker: Workers) -> None:
+@pytest.mark.parametrize("others", ["away", "late"])
+def test_a_panel_is_given_up_for_its_members_reason(keyspace: Keyspace, new_worker: Workers, others: str) -> None:
     away = Step(failure="judge_unavailable")
     chosen(keyspace, 1, age_s=7 * HOUR_S)
-    in_order(keyspace, panel_worker(new_worker, b=away, c=away), "a", "b", "c", PANEL)
-    account = read_balanced_account(keyspace)
-    assert (account.scored, account.reasons) == (1, {"dead:judge_unavailable": 3})
-    assert {letter.judge_model for letter in letters(keyspace).values()} == {"b", "c", PANEL}
+    if others == "away":
+        in_order(keyspace, panel_worker(new_worker, b=away, c=away), "a", "b", "c", PANEL)
+        account = read_balanced_account(keyspace)
+        assert (account.scored, account.reasons) == (1, {"dead:judge_unavailable": 3})
+        assert {letter.judge_model for letter in letters(keyspace).values()} == {"b", "c", PANEL}
+    else:
+        in_order(keyspace, panel_worker(new_worker), PANEL)
+        assert read_balanced_account(keyspace).reasons == {"dead:timeout": 1}
+        finish(keyspace, panel_worker(new_worker))
+        assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).dead) == (3, 1)
 
 
 def test_a_panel_combines_the_others_if_a_member_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -450,31 +396,25 @@ def test_a_failing_panel_is_given_up_without_the_waiting_ones_of_its_batch(
     assert letters(keyspace).keys() == {batch.items[0].evaluations[0].id}, "given up, and not tried again"
 
 
-def test_an_answer_of_redis_that_is_missing_at_the_last_look_gives_nothing_up(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("age_s", [0.0, 7 * HOUR_S], ids=["young", "at the last look"])
+def test_a_panel_waits_on_during_an_outage_of_redis(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch, age_s: float
 ) -> None:
-    chosen(keyspace, 1, age_s=7 * HOUR_S)
+    of = chosen(keyspace, 1, age_s=age_s)
     worker = panel_worker(new_worker)
     in_order(keyspace, worker, "a", "b", "c")
     with monkeypatch.context() as broken:
         broken.setattr("worker.features.panels.panels.read_assessments", refuse)
-        in_order(keyspace, worker, PANEL)
+        if age_s:
+            in_order(keyspace, worker, PANEL)
+        else:
+            finish(keyspace, worker)
+    assert keyspace.batches().keys() == {of[PANEL]}
     finish(keyspace, worker)
     assert_settled(keyspace, scored=4)
 
 
-def test_a_member_that_is_only_late_is_a_timeout(keyspace: Keyspace, new_worker: Workers) -> None:
-    chosen(keyspace, 1, age_s=7 * HOUR_S)
-    by_model = {batch.judge_model: batch_id for batch_id, batch in keyspace.batches().items()}
-    panel_worker(new_worker).run(by_model[PANEL])
-    assert read_balanced_account(keyspace).reasons == {"dead:timeout": 1}
-    finish(keyspace, panel_worker(new_worker))
-    assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).dead) == (3, 1)
-
-
-def test_an_unexpected_error_is_a_fault_of_ours(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_error_is_ours(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError("a text")
 

@@ -1,21 +1,135 @@
-"""Two models on real endpoints: a verdict each, a combined one, and none twice when an endpoint is down."""
+"""Rules that name several models: what they may say; two models on real endpoints, whose verdicts are combined once."""
 
+import json
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support import replies
+from support.cli_cases import read_table
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
 
+from deploy.rules.templates import PANELS
+from judges.core.model import ModelSettings
 from judges.core.verdict import Verdict
+from judges.registry import catalogue
 from worker.base.accounting import Account
+from worker.core.config.graders import Graders, find_providers, is_panel
+from worker.core.config.loading import load
+from worker.core.config.settings import COMBINE, Rule, Settings, SettingsError
+
+TABLES = read_table(__file__, "panel_settings")
+RULES = [{"name": "both", "judges": ["safety"], "model": ["one", "two"], "combine": "majority"}]
+NAMES = ("default", "one", "two")
+CODE = """
+from judges.code import judge
+
+
+@judge(needs=("output",))
+def found(trace):
+    return True
+"""
+
+
+def loaded(rule: Mapping[str, object], models: Mapping[str, object] | None = None) -> Settings:
+    labelled = {name: {"provider": "lexical", "label": f"judge-{name}"} for name in NAMES}
+    named = {*rule.get("judges", ())}  # type: ignore[call-overload]
+    fields = {
+        "MODELS": models or labelled,
+        "RULES": [{"name": "all", "judges": ["safety"], **rule}],
+        "JUDGES": {name: table for name, table in TABLES["judges"].items() if name in named},
+    }
+    return load({f"TRACEJUDGE_{name}": json.dumps(value) for name, value in fields.items()})
+
+
+@pytest.fixture
+def _judge_in_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "named_so.py").write_text(CODE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_a_rule_may_name_one_model_or_several() -> None:
+    (rule,) = loaded({"model": ["two", "one"], "combine": "all"}).rules
+    assert (rule.models, COMBINE.read(rule)) == (("two", "one"), "all")
+    assert Rule(name="r", judges=()).models == ("default",)
+    for model in ("one", ["one"]):
+        settings = loaded({"model": model})
+        assert (settings.rules[0].models, Graders(settings, catalogue()).panels) == (("one",), {}), model
+    for combine in ("majority", "mean", "min", "max", "all"):
+        graders = Graders(loaded({"model": ["two", "one"], "combine": combine}), catalogue())
+        assert list(graders.panels) == [f"{combine}(judge-one,judge-two)"]
+
+
+@pytest.mark.usefixtures("_judge_in_code")
+def test_a_mistake_is_one_line() -> None:
+    for name, (rule, message) in TABLES["mistakes"].items():
+        with pytest.raises(SettingsError) as caught:
+            loaded(rule)
+        assert str(caught.value) == f"TRACEJUDGE_RULES: rules[0]{message}", name
+    for rule in TABLES["allowed"]:
+        assert loaded(rule).rules, "alone, in code or under another name a judge may be called so"
+
+
+def test_so_many_models_are_enough() -> None:
+    names = [f"m{number}" for number in range(10)]
+    models = {name: {"provider": "lexical", "label": name} for name in names}
+    with pytest.raises(SettingsError, match=r"rules\[0\]\.model: names 10 models; name at most 9"):
+        loaded({"model": names, "combine": "all"}, models)
+    assert len(loaded({"model": names[:9], "combine": "all"}, models).rules[0].models) == 9
+
+
+def test_names_of_models_that_a_panel_cannot_have() -> None:
+    pair, lexical = {"model": ["one", "two"], "combine": "all"}, {"provider": "lexical"}
+    with pytest.raises(SettingsError, match=r"'lexical' is there twice; name each judge model once"):
+        loaded(pair, dict.fromkeys(NAMES, lexical))
+    models = {"one": {**lexical, "label": "a,b"}, "two": {**lexical, "label": "c"}}
+    with pytest.raises(SettingsError, match=r"'a,b' holds a comma; give \[models.one\] a label without"):
+        loaded(pair, models)
+    assert loaded({"model": "one"}, models).rules, "alone it may be named as it likes"
+    for label in ("code", "majority(a,b)", "all()", "code()", "min(a\nb)"):
+        with pytest.raises(SettingsError, match=r"models\.default\.label: .* is a reserved name"):
+            loaded({}, {"default": {**lexical, "label": label}})
+    for name in ("code()", "mean(a,b)"):
+        with pytest.raises(SettingsError, match=r"is a reserved name; rename the table"):
+            loaded({"model": name}, {name: lexical})
+    for label in ("codestral", "code-llama", "majority", "max (large)", "mini"):
+        assert loaded({}, {"default": {**lexical, "label": label}}).models["default"].judge_model == label
+    assert Graders(loaded({"model": "code"}, {"code": lexical}), catalogue()).grader("code").judge_model == "lexical"
+
+
+def test_a_panel_is_known_by_its_name_and_a_panel_of_heuristics_is_one() -> None:
+    pair = {"model": ["one", "two"], "combine": "min"}
+    assert find_providers(loaded(pair))["min(judge-one,judge-two)"] == "lexical"
+    labels = {name: {"label": name, "provider": "lexical"} for name in NAMES}
+    other = {**labels, "two": {"model": "m", "base_url": "http://127.0.0.1/v1"}}
+    assert "min(m,one)" not in find_providers(loaded(pair, other))
+    pattern = PANELS.removeprefix('judge_model=~"').removesuffix('"')
+    for name in ("majority(a,b)", "min(a)", "gpt-6-luna", "min(large) v2", "code"):
+        expected = name in {"majority(a,b)", "min(a)"}
+        assert is_panel(name) is expected, name
+        assert (re.fullmatch(pattern, name) is not None) is expected, "the rules and dashboards know it by the same"
+
+
+def test_a_member_is_outvoted_where_no_rule_wants_it_alone() -> None:
+    models = {name: ModelSettings(provider="lexical", label=f"judge-{name}") for name in NAMES}
+    together = Rule.from_keys(name="together", judges=("safety", "groundedness"), model=("one", "two"), combine="mean")
+    alone = Rule(name="alone", judges=("safety",), model="one")
+    graders = Graders(Settings(models=models, rules=(together, alone)), catalogue())
+    assert graders.only_in_panels == {
+        ("safety", "judge-two"),
+        ("groundedness", "judge-one"),
+        ("groundedness", "judge-two"),
+    }
+    assert Graders(Settings(models=models, rules=(alone,)), catalogue()).only_in_panels == frozenset()
+
 
 PANEL = "majority(judge-1,judge-2)"
-RULES = [{"name": "both", "judges": ["safety"], "model": ["one", "two"], "combine": "majority"}]
 TRACES = 40
 
 
@@ -80,9 +194,7 @@ def test_two_models_disagree(pipeline: Pipeline, setup: dict[str, Any], otlp: Ot
     assert spans() == {"evaluate safety": 3 * TRACES, "chat judge-1": TRACES, "chat judge-2": TRACES}
 
 
-def test_verdicts_are_combined_only_after_the_failed_endpoint_is_back(
-    pipeline: Pipeline, setup: dict[str, Any], other_endpoint: ChatEndpoint
-) -> None:
+def test_panels_wait_for_an_endpoint(pipeline: Pipeline, setup: dict[str, Any], other_endpoint: ChatEndpoint) -> None:
     other_endpoint.behaviour = replies.failing(503)
     worker = pipeline.worker(**setup)
     pipeline.publish(make_traces(TRACES))
@@ -99,31 +211,25 @@ def test_verdicts_are_combined_only_after_the_failed_endpoint_is_back(
 
 @pytest.mark.slow("waits longer than a lease of 15 s")
 @pytest.mark.faults
-def test_after_a_kill_only_the_missing_model_of_a_panel_is_called(
-    pipeline: Pipeline, setup: dict[str, Any], endpoint: ChatEndpoint, other_endpoint: ChatEndpoint
+@pytest.mark.parametrize("killed", ["with one model silent", "between members and panels"])
+def test_after_a_kill_each_model_and_panel_is_asked_once(
+    pipeline: Pipeline, setup: dict[str, Any], endpoint: ChatEndpoint, other_endpoint: ChatEndpoint, killed: str
 ) -> None:
-    """The verdict of the first model is in the ledger: it is not repeated, and the panel includes it."""
-    other_endpoint.behaviour = replies.hangs()
-    worker = pipeline.worker(**setup)
+    """A verdict that is in the ledger is not repeated, and the panel includes it."""
+    between, options = killed.startswith("between"), dict[str, Any]()
+    if between:
+        endpoint.behaviour, options = replies.slow(0.1), {"batch_size": 4}
+    else:
+        other_endpoint.behaviour = replies.hangs()
+    worker = pipeline.worker(**setup, **options)
     pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.counter("scored") == TRACES, what="all verdicts of the one that answers")
+    least = TRACES // 2 + 1 if between else TRACES
+    wait_until(lambda: pipeline.counter("scored") >= least, what="some verdicts, or all of the model that answers")
     worker.program.kill()
-    other_endpoint.behaviour = replies.yes_no("yes")
+    if not between:
+        other_endpoint.behaviour = replies.yes_no("yes")
     pipeline.worker(**setup)
     settled(pipeline)
-    assert len(endpoint.calls) == TRACES
-    assert {verdict.scores[0].passed for verdict in by_model(pipeline)[PANEL]} == {True}
-
-
-@pytest.mark.slow("waits longer than a lease of 15 s")
-@pytest.mark.faults
-def test_after_a_kill_before_the_combination_each_panel_is_combined_once(
-    pipeline: Pipeline, setup: dict[str, Any], endpoint: ChatEndpoint
-) -> None:
-    endpoint.behaviour = replies.slow(0.1)
-    worker = pipeline.worker(**setup, batch_size=4)
-    pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.counter("scored") > TRACES // 2, what="some verdicts")
-    worker.program.kill()
-    pipeline.worker(**setup)
-    settled(pipeline)
+    if not between:
+        assert len(endpoint.calls) == TRACES
+        assert {verdict.scores[0].passed for verdict in by_model(pipeline)[PANEL]} == {True}

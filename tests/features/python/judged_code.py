@@ -68,16 +68,62 @@ def holds(trace: Trace) -> Score:
     return Score(1.0, label=f"{os.getpid()}")
 
 
+class DeclaredError(Exception):
+    """One that this file declares."""
+
+
 @judge
-def by_the_trace(trace: Trace) -> bool:
-    """Hang, crash or raise where the trace says so."""
+def by_the_trace(trace: Trace) -> bool:  # noqa: C901, PLR0912 - one case a misbehaviour
+    """Hang, crash, raise or do whatever the trace says."""
     match said(trace, "do"):
-        case "hang":
+        case "hang" | "sleeps":
             time.sleep(600)
         case "crash":
             os._exit(3)
-        case "raise":
+        case "raise" | "raises":
             raise ValueError(SECRET)
+        case "raises_ours":
+            raise JudgeFailedError(SECRET)
+        case "raises_its_own":
+            raise DeclaredError(SECRET, trace)
+        case "raises_a_class_named_by_the_trace":
+            # A class whose name is a text of the trace, as a factory of errors makes it.
+            made = type(SECRET, (ValueError,), {"__module__": __name__})
+            raise made(trace)
+        case "renames_its_own":
+            DeclaredError.__name__ = DeclaredError.__qualname__ = SECRET
+            raise DeclaredError(trace)
+        case "leaves":
+            raise SystemExit(SECRET)
+        case "interrupts":
+            raise KeyboardInterrupt
+        case "exits_and_leaves_a_copy":
+            if os.fork() == 0:
+                time.sleep(600)
+            os._exit(7)
+        case "is_killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "crashes":
+            return bool(ctypes.string_at(0))
+        case "closes_files":
+            os.closerange(0, 256)
+        case "writes_everywhere":
+            for number in range(3, 32):
+                with suppress(OSError):
+                    os.write(number, b"\0\0\0\2{}\0\0\0\2{}")
+        case "prints":
+            for _ in range(1000):
+                print(SECRET * 100)  # noqa: T201 - what judges do
+                print(SECRET * 100, file=sys.stderr)  # noqa: T201 - the same
+            os.write(0, b"to standard input")
+            os.write(1, b"{}" * 10_000)
+            os.write(2, b"{}" * 10_000)
+            return sys.stdin.read() == ""
+        case "is_told_to_stop":
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                os.kill(os.getpid(), number)
+        case "forks":
+            os.fork()
     return True
 
 
@@ -85,12 +131,6 @@ def by_the_trace(trace: Trace) -> bool:
 def loops(_trace: Trace) -> bool:
     while True:
         pass
-
-
-@judge
-def sleeps(_trace: Trace) -> bool:
-    time.sleep(600)
-    return True
 
 
 @judge
@@ -119,58 +159,14 @@ def ignores_signals(_trace: Trace) -> bool:
     return True
 
 
-class DeclaredError(Exception):
-    """One that this file declares."""
-
-
 @judge
-def raises_its_own(trace: Trace) -> bool:
-    """Raise what this file declares."""
-    raise DeclaredError(SECRET, trace)
-
-
-@judge
-def raises_a_class_named_by_the_trace(trace: Trace) -> bool:
-    """Raise a class whose name is a text of the trace, as a factory of errors does."""
-    made = type(SECRET, (ValueError,), {"__module__": __name__})
-    raise made(trace)
-
-
-@judge
-def renames_its_own(trace: Trace) -> bool:
-    """Name a declared class after the trace, then raise it."""
-    DeclaredError.__name__ = DeclaredError.__qualname__ = SECRET
-    raise DeclaredError(trace)
-
-
-@judge
-def raises(_trace: Trace) -> bool:
-    raise ValueError(SECRET)
+def recurses(trace: Trace) -> bool:
+    return bool(recurses.function(trace))
 
 
 @judge
 async def raises_later(_trace: Trace) -> bool:
     raise KeyError(SECRET)
-
-
-@judge
-def raises_ours(_trace: Trace) -> bool:
-    raise JudgeFailedError(SECRET)
-
-
-@judge
-def leaves(_trace: Trace) -> bool:
-    raise SystemExit(SECRET)
-
-
-@judge
-def interrupts(_trace: Trace) -> bool:
-    raise KeyboardInterrupt
-
-
-@judge
-def recurses(trace: Trace) -> bool:
-    return bool(recurses.function(trace))
 
 
 @judge
@@ -181,62 +177,6 @@ def finds_no_memory(_trace: Trace) -> bool:
 @judge
 def exits(_trace: Trace) -> bool:
     os._exit(7)
-
-
-@judge
-def exits_and_leaves_a_copy(_trace: Trace) -> bool:
-    if os.fork() == 0:
-        time.sleep(600)
-    os._exit(7)
-
-
-@judge
-def is_killed(_trace: Trace) -> bool:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return True
-
-
-@judge
-def crashes(_trace: Trace) -> bool:
-    return bool(ctypes.string_at(0))
-
-
-@judge
-def closes_files(_trace: Trace) -> bool:
-    os.closerange(0, 256)
-    return True
-
-
-@judge
-def writes_everywhere(_trace: Trace) -> bool:
-    for number in range(3, 32):
-        with suppress(OSError):
-            os.write(number, b"\0\0\0\2{}\0\0\0\2{}")
-    return True
-
-
-@judge
-def prints(_trace: Trace) -> bool:
-    for _ in range(1000):
-        print(SECRET * 100)  # noqa: T201 - what judges do
-        print(SECRET * 100, file=sys.stderr)  # noqa: T201 - the same
-    os.write(0, b"to standard input")
-    os.write(1, b"{}" * 10_000)
-    os.write(2, b"{}" * 10_000)
-    return sys.stdin.read() == ""
-
-
-@judge
-def is_told_to_stop(_trace: Trace) -> bool:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        os.kill(os.getpid(), number)
-    return True
-
-
-@judge
-def forks(_trace: Trace) -> bool:
-    os.fork()
-    return True
 
 
 def given(result: Any) -> Any:

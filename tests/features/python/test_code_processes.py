@@ -1,13 +1,16 @@
-"""The processes of a judge in code: kept, shared, begun anew with pauses, and never left behind."""
+"""The processes of a judge in code: imported, kept, shared, begun anew, failing in every way, never left behind."""
 
 import asyncio
 import gc
 import os
+import re
 import select
 import signal
 import socket
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,19 +30,117 @@ from code_judges import (
     wait_for_end,
     written,
 )
+from judged_code import SECRET
+from support.cli_cases import read_table
 from support.processes import PATIENCE_S, Program, wait_until
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge, JudgeFailedError, Reading
 from judges.core.verdict import Assessment
+from judges.custom import DefinitionError, define
+from judges.features.python import protocol as environment
 from judges.features.python.api import ClosedError, NotStartedError
-from judges.features.python.importing import load
+from judges.features.python.importing import announced, load
 from judges.features.python.installed import make
 from judges.features.python.process import Limits, Pool, Process
 from judges.features.python.process import Program as Run
 from judges.features.python.protocol import Start
 from judges.features.python.runner import observe
 from tracejudge import Document, Message, Span, ToolCall, Trace, Usage
+
+GOOD = "from judges.code import judge\n@judge\ndef good(trace) -> bool: return {}\n"
+
+
+def test_output_of_a_judge_s_import_goes_to_standard_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    noise = "import os\nprint('to sys.stdout')\nos.write(1, b'to the file')\n"
+    (tmp_path / "judged.py").write_text(noise + GOOD.format("True"))
+    define("good", {"code": f"{tmp_path / 'judged.py'}:good"})
+    print("a document")  # noqa: T201 - what a command prints
+    output = capfd.readouterr()
+    assert output.out == "a document\n"
+    assert ("to sys.stdout" in output.err, "to the file" in output.err) == (True, True)
+
+
+def test_a_judge_s_file_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "judged.py"
+    file.write_text(GOOD.format("True") + "also_good = good\n")
+    first = define("good", {"code": f"{file}:good"})
+    file.unlink()
+    # Nothing else is changed, for threads may run by now.
+    monkeypatch.setattr("judges.features.python.importing.as_judges_find_it", pytest.fail)
+    assert define("good", {"code": f"{file}:good"}).version == first.version
+    assert define("good", {"code": f"{file}:also_good"}).version == first.version
+
+
+def test_an_import_that_takes_long_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    told_so = threading.Event()
+    caplog.handler.addFilter(lambda _: told_so.set() is None)
+    with announced("judges.d/slow.py:good", after_s=0):
+        assert told_so.wait(60)
+    assert caplog.messages == ["importing judges.d/slow.py:good takes long: it runs until this ends"]
+
+
+def test_modules_beside_a_judge_s_file_are_imported_by_it_alone(tmp_path: Path) -> None:
+    before, judges = list(sys.path), {}
+    for result in (True, False):
+        folder = tmp_path / f"{result}"
+        (folder / "shared").mkdir(parents=True)
+        (folder / "shared" / "beside.py").write_text(f"RESULT = {result}\n")
+        (folder / "late.py").write_text(f"RESULT = {result}\n")
+        (folder / "wave.py").write_text("raise ValueError\n")
+        late = "def good(trace) -> bool:\n    import late\n    return RESULT is late.RESULT and {}\n"
+        head = "import wave\nfrom judges.code import judge\nfrom shared.beside import RESULT\n@judge\n"
+        (folder / "judged.py").write_text(head + late.format("RESULT and bool(wave.open)"))
+        judges[result] = define("good", {"code": f"{folder / 'judged.py'}:good", **PATIENT})
+    assert {result: judged(judge, trace())[0].scores[0].passed for result, judge in judges.items()} == {
+        True: True,  # and they hide no installed module
+        False: False,
+    }
+    assert (sys.path, "shared" in sys.modules) == (before, False)
+
+
+SECRETS = {
+    "OPENAI_API_KEY",
+    "shop_token",
+    "DB_PASSWORD",
+    "TRACEJUDGE_REDIS_URL",
+    "GCP_CREDENTIALS",
+    "PGPASS",
+    "SHOP_AUTH",
+}
+SECRETS |= {"OTEL_EXPORTER_OTLP_HEADERS"}
+
+
+def seen(folder: Path, **table: Any) -> set[str]:
+    """Run a judge that returns the variables it finds."""
+    text = "import os\nfrom judges.code import Score, judge\n@judge\ndef seen(trace) -> Score:\n"
+    (folder / "variables.py").write_text(f"{text}    return Score(1, rationale=' '.join(os.environ))\n")
+    (assessment,) = judged(define("seen", {"code": f"{folder / 'variables.py'}:seen", **PATIENT, **table}), trace())
+    return set((assessment.rationale or "").split())
+
+
+@pytest.fixture
+def _variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*SECRETS, "NAMED_IN_THE_FILE"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("CACHE", "redis://:word@host/0")
+    monkeypatch.setenv("SHOP_REGION", "eu")
+    monkeypatch.setattr(environment, "_withheld", {"NAMED_IN_THE_FILE"})
+
+
+@pytest.mark.usefixtures("_variables")
+def test_a_judge_and_its_import_find_variables_that_are_no_secrets(tmp_path: Path) -> None:
+    names = seen(tmp_path)
+    assert {"SHOP_REGION", "PATH"} <= names
+    assert names & {*SECRETS, "NAMED_IN_THE_FILE", "CACHE"} == set()
+    assert {"shop_token", "CACHE"} <= seen(tmp_path, environment=["shop_token", "CACHE"])
+    before = dict(os.environ)
+    (tmp_path / "judged.py").write_text(f"import os\nos.environ['DB_PASSWORD']\n{GOOD.format('True')}")
+    table = {"code": f"{tmp_path / 'judged.py'}:good"}
+    with pytest.raises(DefinitionError, match=r"KeyError: 'DB_PASSWORD' \(judged.py:2\)"):
+        define("good", table)
+    assert define("good", {**table, "environment": ["DB_PASSWORD"]}).name == "good"
+    assert dict(os.environ) == before
 
 
 def process_of(assessment: Assessment) -> int:
@@ -65,91 +166,83 @@ def connection_of(pool: Pool) -> socket.socket:
     return cast("socket.socket", slot.process._transport.get_extra_info("socket"))
 
 
-class TestKept:
-    def test_one_process_judges_all_traces(self) -> None:
-        assessments = judged(of_file("same_process"), *[trace()] * 5)
-        assert len({process_of(assessment) for assessment in assessments}) == 1
-        assert process_of(assessments[0]) != os.getpid()
-
-    def test_no_process_begins_before_a_trace_comes(self) -> None:
-        judged(of_file("same_process"))
-
-    def test_a_judge_that_was_closed_begins_anew(self) -> None:
-        judge = of_file("same_process")
-        first, second = judged(judge, trace()), judged(judge, trace())
-        assert process_of(first[0]) != process_of(second[0])
-
-    def test_a_process_that_ended_while_it_was_idle_costs_no_trace(self) -> None:
-        judge = of_file("same_process")
-
-        async def look() -> tuple[Assessment, Assessment]:
-            first = await evaluate(judge, trace(), None)
-            os.kill(process_of(first), signal.SIGKILL)
-            os.waitid(os.P_PID, process_of(first), os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - the loop is not to hear
-            return first, await evaluate(judge, trace(), None)
-
-        first, second = running(look, judge)
-        assert second.outcome == "scored"
-        assert process_of(first) != process_of(second)
-
-    def test_a_judge_sees_the_trace_that_was_published(self) -> None:
-        full = trace(
-            context=["Text.", Document("More.", id="d", score=0.5)],
-            tool_calls=[ToolCall("find", {"a": [1, None, "é\0"]}, error="none")],
-            spans=[Span("s", "step", attributes={"x": {"y": 1.5}})],
-            messages=[Message("user", None)],
-            usage=Usage(1, 2),
-            tags={"team": "a"},
-        )
-        (assessment,) = judged(of_file("same_process"), full)
-        assert assessment.rationale == repr([full.trace_id, full.context, full.tool_calls, full.tags])
-
-    def test_a_trace_of_megabytes_is_judged(self) -> None:
-        (assessment,) = judged(of_file("has_link"), trace("word " * 800_000 + "https://example.org"))
-        assert assessment.scores[0].passed
+def test_one_process_judges_all_traces_until_it_is_closed() -> None:
+    judged(of_file("same_process"))  # and none begins before a trace comes
+    for processes_allowed in (1, 8):
+        judge = of_file("same_process", processes=processes_allowed)
+        first, *others = map(process_of, judged(judge, *[trace()] * 5))
+        assert set(others) == {first}, "further processes begin only when the first is busy"
+        assert first != os.getpid()
+        assert process_of(judged(judge, trace())[0]) != first, "a judge that was closed begins anew"
 
 
-class TestSeveral:
-    def test_so_many_processes_judge_at_the_same_time_and_no_more(self, tmp_path: Path) -> None:
-        judge = of_file("holds", processes=2)
+def test_a_process_that_ended_while_it_was_idle_costs_no_trace() -> None:
+    judge = of_file("same_process")
 
-        async def all_of_them() -> list[Assessment]:
-            return await asyncio.gather(*(evaluate(judge, told(folder=tmp_path), None) for _ in range(20)))
+    async def look() -> tuple[Assessment, Assessment]:
+        first = await evaluate(judge, trace(), None)
+        os.kill(process_of(first), signal.SIGKILL)
+        os.waitid(os.P_PID, process_of(first), os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - the loop is not to hear
+        return first, await evaluate(judge, trace(), None)
 
-        assessments = running(all_of_them, judge)
-        assert {assessment.outcome for assessment in assessments} == {"scored"}
-        assert len({process_of(assessment) for assessment in assessments}) == 2
+    first, second = running(look, judge)
+    assert second.outcome == "scored"
+    assert process_of(first) != process_of(second)
 
-    def test_further_processes_begin_only_when_the_first_is_busy(self) -> None:
-        assessments = judged(of_file("same_process", processes=8), *[trace()] * 5)
-        assert len({process_of(assessment) for assessment in assessments}) == 1
 
-    def test_waiting_for_a_process_is_no_part_of_the_time_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        let_hanging_pass_time(monkeypatch)
-        judge = of_file("by_the_trace")
-        orders = ["hang"] * 2 + ["no"] * 200
+def test_a_judge_sees_the_trace_that_was_published() -> None:
+    full = trace(
+        context=["Text.", Document("More.", id="d", score=0.5)],
+        tool_calls=[ToolCall("find", {"a": [1, None, "é\0"]}, error="none")],
+        spans=[Span("s", "step", attributes={"x": {"y": 1.5}})],
+        messages=[Message("user", None)],
+        usage=Usage(1, 2),
+        tags={"team": "a"},
+    )
+    (assessment,) = judged(of_file("same_process"), full)
+    assert assessment.rationale == repr([full.trace_id, full.context, full.tool_calls, full.tags])
+    (assessment,) = judged(of_file("has_link"), trace("word " * 800_000 + "https://example.org"))
+    assert assessment.scores[0].passed, "megabytes"
 
-        async def all_of_them() -> list[Assessment]:
-            return await asyncio.gather(*(evaluate(judge, told(do=order), None) for order in orders))
 
-        notes = [each.note for each in running(all_of_them, judge)]
-        assert notes == ["took longer than 60 s"] * 2 + [None] * 200
+def test_so_many_processes_judge_at_the_same_time_and_no_more(tmp_path: Path) -> None:
+    judge = of_file("holds", processes=2)
 
-    def test_an_answer_counts_that_came_in_time_while_the_loop_was_busy(self) -> None:
-        async def look() -> Reading:
-            tried = pool("has_link")
-            await tried.ask(trace())
-            asking = asyncio.ensure_future(tried.ask(trace()))
-            await asyncio.sleep(0)  # it asks
-            # The loop is held until the answer is there, and then the time is over.
-            assert select.select([connection_of(tried)], [], [], PATIENCE_S)[0]
-            pass_time(60)
-            try:
-                return await asking
-            finally:
-                await tried.aclose()
+    async def all_of_them() -> list[Assessment]:
+        return await asyncio.gather(*(evaluate(judge, told(folder=tmp_path), None) for _ in range(20)))
 
-        assert running(look).scores[0].passed
+    assessments = running(all_of_them, judge)
+    assert {assessment.outcome for assessment in assessments} == {"scored"}
+    assert len({process_of(assessment) for assessment in assessments}) == 2
+
+
+def test_waiting_for_a_process_is_no_part_of_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_hanging_pass_time(monkeypatch)
+    judge = of_file("by_the_trace")
+    orders = ["hang"] * 2 + ["no"] * 200
+
+    async def all_of_them() -> list[Assessment]:
+        return await asyncio.gather(*(evaluate(judge, told(do=order), None) for order in orders))
+
+    notes = [each.note for each in running(all_of_them, judge)]
+    assert notes == ["took longer than 60 s"] * 2 + [None] * 200
+
+
+def test_an_answer_counts_that_came_in_time_while_the_loop_was_busy() -> None:
+    async def look() -> Reading:
+        tried = pool("has_link")
+        await tried.ask(trace())
+        asking = asyncio.ensure_future(tried.ask(trace()))
+        await asyncio.sleep(0)  # it asks
+        # The loop is held until the answer is there, and then the time is over.
+        assert select.select([connection_of(tried)], [], [], PATIENCE_S)[0]
+        pass_time(60)
+        try:
+            return await asking
+        finally:
+            await tried.aclose()
+
+    assert running(look).scores[0].passed
 
 
 class Pauses(list[float]):
@@ -159,102 +252,79 @@ class Pauses(list[float]):
         self.append(seconds)
 
 
-class TestBegunAnew:
-    def test_the_pauses_grow_while_no_process_answers(self) -> None:
+def test_pauses_grow_while_no_process_answers_or_each_trace_uses_up_the_memory() -> None:
+    for name, times, expected in (
+        ("exits", 11, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]),
+        ("finds_no_memory", 4, [0.1, 0.2]),
+    ):
         pauses = Pauses()
+        tried = pool(name, pauses.sleep)
 
-        async def ask() -> None:
-            tried = pool("exits", pauses.sleep)
-            for _ in range(11):
-                with pytest.raises(JudgeFailedError):
-                    await tried.ask(trace())
-            assert tried.pids == []
-
-        running(ask)
-        assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
-
-    def test_an_answer_ends_the_pauses(self) -> None:
-        pauses = Pauses()
-
-        async def ask() -> None:
-            tried = pool("by_the_trace", pauses.sleep)
-            for order in ("crash", "crash", "crash", "no", "crash", "crash", "no"):
-                if order == "no":
-                    await tried.ask(told(do=order))
-                else:
-                    with pytest.raises(JudgeFailedError):
-                        await tried.ask(told(do=order))
-            await tried.aclose()
-
-        running(ask)
-        assert pauses == [0.1, 0.2]
-
-    def test_the_pauses_grow_while_each_trace_uses_up_the_memory(self) -> None:
-        pauses = Pauses()
-
-        async def ask() -> None:
-            tried = pool("finds_no_memory", pauses.sleep)
-            for _ in range(4):
-                with pytest.raises(JudgeFailedError, match="MemoryError"):
-                    await tried.ask(trace())
-            assert tried.pids == []
-
-        running(ask)
-        assert pauses == [0.1, 0.2]
-
-    GOOD = "from judges.code import judge\n@judge\ndef good(trace) -> bool: return {}\n"
-
-    def failing(self, judge: Judge, error: type[Exception], times: int = 1) -> str:
-        """Ask a judge whose processes do not come up; give what it says."""
-
-        async def ask() -> str:
+        async def ask(tried: Pool = tried, times: int = times) -> None:
             for _ in range(times):
-                with pytest.raises(error) as failed:
-                    await run(judge, trace())
-            return str(failed.value)
+                with pytest.raises(JudgeFailedError, match=r"ended by itself|MemoryError"):
+                    await tried.ask(trace())
+            assert tried.pids == []
 
-        return running(ask, judge)
+        running(ask)
+        assert pauses == expected, name
 
-    def test_a_judge_that_cannot_be_imported_again_is_not_a_failed_judge(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        (tmp_path / "beside.py").touch()
-        (tmp_path / "judged.py").write_text(f"import beside\n{self.GOOD.format('True')}")
-        judge = make("good", {"code": f"{tmp_path / 'judged.py'}:good", **PATIENT})
-        (tmp_path / "beside.py").unlink()
-        text = "did not start: cannot be imported (ModuleNotFoundError: No module named 'beside' (judged.py:1))"
-        assert self.failing(judge, NotStartedError, times=2) == text
-        assert caplog.messages == [f"the judge good cannot judge: {text}"], "once, and not for each trace"
-        (tmp_path / "beside.py").touch()
-        assert judged(judge, trace())[0].outcome == "scored"
 
-    def test_a_module_that_ends_its_process_says_so(self, tmp_path: Path) -> None:
-        (tmp_path / "beside.py").touch()
-        (tmp_path / "judged.py").write_text(f"import beside\n{self.GOOD.format('True')}")
-        judge = make("good", {"code": f"{tmp_path / 'judged.py'}:good", **PATIENT})
-        (tmp_path / "beside.py").write_text("import os\nos._exit(9)\n")
-        assert self.failing(judge, NotStartedError) == "did not start: ended by itself (exit code 9)"
+def test_an_answer_ends_the_pauses() -> None:
+    pauses = Pauses()
 
-    def test_a_file_that_changes_is_run_as_it_was_read(self, tmp_path: Path) -> None:
-        file = tmp_path / "judged.py"
-        file.write_text(self.GOOD.format("True"))
-        judge = make("good", {"code": f"{file}:good", **PATIENT})
-        file.write_text(self.GOOD.format("False"))
-        assert judged(judge, trace())[0].scores[0].passed is True
-        file.unlink()
-        assert judged(judge, trace())[0].scores[0].passed is True
+    async def ask() -> None:
+        tried = pool("by_the_trace", pauses.sleep)
+        for order in ("crash", "crash", "crash", "no", "crash", "crash", "no"):
+            with nullcontext() if order == "no" else pytest.raises(JudgeFailedError):
+                await tried.ask(told(do=order))
+        await tried.aclose()
 
-    def test_a_module_that_changed_is_not_run_under_the_old_version(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        monkeypatch.syspath_prepend(tmp_path)
-        file = tmp_path / "changing_judges.py"
-        file.write_text(self.GOOD.format("True"))
-        judge = make("good", {"code": "changing_judges:good", **PATIENT})
-        file.write_text(self.GOOD.format("False"))
-        text = "its module changed after the worker started; restart the worker"
-        assert self.failing(judge, NotStartedError, times=3) == text
-        assert caplog.messages == [f"the judge good cannot judge: {text}"]
+    running(ask)
+    assert pauses == [0.1, 0.2]
+
+
+def failing(judge: Judge, error: type[Exception], times: int = 1) -> str:
+    """Ask a judge whose processes do not come up; give what it says."""
+
+    async def ask() -> str:
+        for _ in range(times):
+            with pytest.raises(error) as failed:
+                await run(judge, trace())
+        return str(failed.value)
+
+    return running(ask, judge)
+
+
+def test_a_judge_that_cannot_be_imported_again_has_not_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    beside = tmp_path / "beside.py"
+    beside.touch()
+    (tmp_path / "judged.py").write_text(f"import beside\n{GOOD.format('True')}")
+    judge = make("good", {"code": f"{tmp_path / 'judged.py'}:good", **PATIENT})
+    beside.unlink()
+    text = "did not start: cannot be imported (ModuleNotFoundError: No module named 'beside' (judged.py:1))"
+    assert failing(judge, NotStartedError, times=2) == text
+    assert caplog.messages == [f"the judge good cannot judge: {text}"], "once, and not for each trace"
+    beside.touch()
+    assert judged(judge, trace())[0].outcome == "scored"
+    beside.write_text("import os\nos._exit(9)\n")
+    assert failing(judge, NotStartedError) == "did not start: ended by itself (exit code 9)"
+
+
+def test_a_file_is_run_as_it_was_read_and_a_module_that_changed_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "changing_judges.py"
+    file.write_text(GOOD.format("True"))
+    of_path, of_module = (make("good", {"code": f"{code}:good", **PATIENT}) for code in (file, "changing_judges"))
+    file.write_text(GOOD.format("False"))
+    assert judged(of_path, trace())[0].scores[0].passed is True
+    text = "its module changed after the worker started; restart the worker"
+    assert failing(of_module, NotStartedError, times=3) == text
+    assert caplog.messages == [f"the judge good cannot judge: {text}"]
+    file.unlink()
+    assert judged(of_path, trace())[0].scores[0].passed is True
 
 
 class Watching:
@@ -271,111 +341,78 @@ class Watching:
         self.ended.append(status)
 
 
-class TestWatched:
-    def test_an_observer_is_told_how_traces_fare(self) -> None:
-        judge, watching = of_file("by_the_trace", time_limit_s=60), Watching()
-        observe(judge, watching)
-        judged(judge, *(told(do=order) for order in ("no", "raise", "crash", "no")))
-        assert watching.ended == ["ok", "judge_failed", "judge_failed", "ok"]
-        assert watching.under_way == 0
+def test_an_observer_is_told_how_traces_fare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    judge, watching = of_file("by_the_trace", time_limit_s=60), Watching()
+    observe(judge, watching)
+    judged(judge, *(told(do=order) for order in ("no", "raise", "crash", "no")))
+    assert (watching.ended, watching.under_way) == (["ok", "judge_failed", "judge_failed", "ok"], 0)
+    judge, watching = of_file("waits_for_a_program"), Watching()
+    observe(judge, watching)
 
-    def test_observers_are_told_of_cancelled_and_unstarted_traces(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        judge, watching = of_file("waits_for_a_program"), Watching()
-        observe(judge, watching)
-
-        async def ask() -> None:
-            asking = asyncio.ensure_future(run(judge, told(file=tmp_path / "pid")))
-            await asyncio.to_thread(written, tmp_path / "pid")
-            asking.cancel()
-            await asyncio.wait([asking])
-            monkeypatch.setattr(sys, "executable", "/nowhere/python")
-            with pytest.raises(NotStartedError):
-                await run(judge, trace())
-
-        running(ask, judge)
-        assert (watching.ended, watching.under_way) == (["cancelled", "internal_error"], 0)
-
-
-class TestEnded:
-    def test_a_cancelled_evaluation_kills_its_process(self, tmp_path: Path) -> None:
-        judge, file = of_file("waits_for_a_program"), tmp_path / "pid"
-
-        async def cancel() -> None:
-            asking = asyncio.ensure_future(evaluate(judge, told(file=file), None))
-            await asyncio.to_thread(written, file)
-            asking.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asking
-            await asyncio.to_thread(wait_for_end, written(file))
-
-        running(cancel, judge)
-
-    def test_closing_ends_running_evaluations_without_failing_the_judge(self, tmp_path: Path) -> None:
-        judge, file = of_file("waits_for_a_program"), tmp_path / "pid"
-
-        async def close() -> None:
-            asking = [asyncio.ensure_future(run(judge, told(file=file))) for _ in range(3)]
-            await asyncio.to_thread(written, file)
-            assert judge.close is not None
-            await judge.close()
-            results = await asyncio.gather(*asking, return_exceptions=True)
-            assert [type(result) for result in results] == [ClosedError] * 3
-            wait_for_end(written(file))
-
-        running(close, judge)
-
-    def test_a_code_judge_runs_in_loops_of_other_threads(self) -> None:
-        assessments: list[Assessment] = []
-        judge = of_file("has_link")
-        threads = [
-            threading.Thread(target=lambda: assessments.extend(judged(judge, trace())), daemon=True) for _ in range(2)
-        ]
-        for thread in threads:
-            thread.start()
-            thread.join(60)
-        assert [assessment.outcome for assessment in assessments] == ["scored"] * 2
-
-    def test_a_code_judge_runs_in_a_loop_of_uvloop(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        judge, before, ask = of_file("by_the_trace"), processes(), Process.ask
-
-        async def asked(self: Process, message: bytes, limit_s: float) -> bytes:
-            # The time of this loop cannot be moved; a limit as short for all traces would make slow ones fail.
-            return await ask(self, message, 0.3 if b'"hang"' in message else limit_s)
-
-        monkeypatch.setattr(Process, "ask", asked)
-
-        async def look() -> list[str | None]:
-            assessments = [await evaluate(judge, told(do=order), None) for order in ("no", "crash", "hang", "no")]
-            assert judge.close is not None
-            await judge.close()
-            return [assessment.note for assessment in assessments]
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            assert runner.run(look()) == [None, "ended by itself (exit code 3)", "took longer than 60 s", None]
-        assert set(processes()) <= set(before)
-
-    def test_a_machine_without_room_for_a_process_is_no_failure_of_the_judge(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        judge = of_file("has_link")
+    async def ask() -> None:
+        asking = asyncio.ensure_future(run(judge, told(file=tmp_path / "pid")))
+        await asyncio.to_thread(written, tmp_path / "pid")
+        asking.cancel()
+        await asyncio.wait([asking])
+        # A machine without room for a process is no failure of the judge.
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
+        with pytest.raises(NotStartedError, match="did not start: No such file or directory"):
+            await run(judge, trace())
 
-        async def ask() -> None:
-            with pytest.raises(NotStartedError, match="did not start: No such file or directory"):
-                await run(judge, trace())
+    running(ask, judge)
+    assert (watching.ended, watching.under_way) == (["cancelled", "internal_error"], 0)
 
-        running(ask, judge)
 
-    @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-    def test_a_process_left_by_a_closed_loop_ends_with_the_next_loop(self) -> None:
-        judge, before = of_file("same_process"), processes()
-        asyncio.run(evaluate(judge, trace(), None))
-        (left,) = set(processes()) - set(before)
-        judged(judge, trace())
-        wait_for_end(left)
-        gc.collect()  # the connection that nobody closed
+def test_closing_ends_running_evaluations_without_failing_the_judge(tmp_path: Path) -> None:
+    judge, file = of_file("waits_for_a_program"), tmp_path / "pid"
+
+    async def close() -> None:
+        asking = [asyncio.ensure_future(run(judge, told(file=file))) for _ in range(3)]
+        await asyncio.to_thread(written, file)
+        assert judge.close is not None
+        await judge.close()
+        results = await asyncio.gather(*asking, return_exceptions=True)
+        assert [type(result) for result in results] == [ClosedError] * 3
+        wait_for_end(written(file))
+
+    running(close, judge)
+
+
+def test_a_code_judge_runs_in_loops_of_other_threads() -> None:
+    judge = of_file("has_link")
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        outcomes = [thread.submit(judged, judge, trace()).result(60)[0].outcome for thread in (first, second)]
+    assert outcomes == ["scored"] * 2
+
+
+def test_a_code_judge_runs_in_a_loop_of_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, before, ask = of_file("by_the_trace"), processes(), Process.ask
+
+    async def asked(self: Process, message: bytes, limit_s: float) -> bytes:
+        # The time of this loop cannot be moved; a limit as short for all traces would make slow ones fail.
+        return await ask(self, message, 0.3 if b'"hang"' in message else limit_s)
+
+    monkeypatch.setattr(Process, "ask", asked)
+
+    async def look() -> list[str | None]:
+        assessments = [await evaluate(judge, told(do=order), None) for order in ("no", "crash", "hang", "no")]
+        assert judge.close is not None
+        await judge.close()
+        return [assessment.note for assessment in assessments]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(look()) == [None, "ended by itself (exit code 3)", "took longer than 60 s", None]
+    assert set(processes()) <= set(before)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_process_left_by_a_closed_loop_ends_with_the_next_loop() -> None:
+    judge, before = of_file("same_process"), processes()
+    asyncio.run(evaluate(judge, trace(), None))
+    (left,) = set(processes()) - set(before)
+    judged(judge, trace())
+    wait_for_end(left)
+    gc.collect()  # the connection that nobody closed
 
 
 def cpu_s(pid: int) -> float:
@@ -407,51 +444,130 @@ thread.join()
 """
 
 
-class TestParent:
-    def test_no_process_outlives_a_worker_that_is_killed(self, tmp_path: Path) -> None:
-        file = tmp_path / "pid"
-        names = ("has_link", "waits_for_a_program", "loops", "ignores_signals")
-        with Program("-c", PARENT, FILE, file, *names, folder=tmp_path) as parent:
-            parent.wait_for("asked")
-            grandchild = written(file)
-            children = wait_until(lambda: len(processes(parent.pid)) == 4 and processes(parent.pid))
-            parent.kill()
-            for pid in (*children, grandchild):
-                wait_for_end(pid)
+def test_no_process_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    names = ("has_link", "waits_for_a_program", "loops", "ignores_signals")
+    with Program("-c", PARENT, FILE, file, *names, folder=tmp_path) as parent:
+        parent.wait_for("asked")
+        grandchild = written(file)
+        children = wait_until(lambda: len(processes(parent.pid)) == 4 and processes(parent.pid))
+        parent.kill()
+        for pid in (*children, grandchild):
+            wait_for_end(pid)
+    with Program("-c", PARENT, FILE, "", "has_link", folder=tmp_path) as parent:
+        parent.wait_for("asked")
+        assert parent.wait() == 0, "nor one that closes nothing"
 
-    def test_a_process_that_never_lets_go_of_its_lock_ends_with_the_worker(self, tmp_path: Path) -> None:
-        names = ("has_link", "holds_the_lock_of_the_interpreter")
-        with Program("-c", PARENT, FILE, "x", *names, folder=tmp_path) as parent:
-            parent.wait_for("asked")
-            children = wait_until(lambda: len(processes(parent.pid)) == 2 and processes(parent.pid))
-            wait_until(lambda: max(map(cpu_s, children)) > 1, what="a process to hold its lock")
-            parent.kill()
-            for pid in children:
-                wait_for_end(pid)
 
-    def test_a_process_that_holds_its_lock_during_the_import_ends_too(self, tmp_path: Path) -> None:
+@pytest.mark.parametrize("during", ["a trace", "the import"])
+def test_a_process_that_never_lets_go_of_its_lock_ends_with_the_worker(tmp_path: Path, during: str) -> None:
+    text, file, names, count = PARENT, FILE, ("has_link", "holds_the_lock_of_the_interpreter"), 2
+    if during == "the import":
         (tmp_path / "beside.py").touch()
-        (tmp_path / "judged.py").write_text(f"import beside\n{TestBegunAnew.GOOD.format('True')}")
+        file, names, count = tmp_path / "judged.py", ("good", "good"), 1
+        file.write_text(f"import beside\n{GOOD.format('True')}")
         spin = "import re\nre.match('(a+)+$', 'a' * 64 + 'b')\n"
         change = f"open('beside.py', 'w').write({spin!r})\n\nasync def main():"
-        parent_text = PARENT.replace("async def main():", change).replace("await evaluate(idle, trace, None)", "")
-        names = ("good", "good")
-        with Program("-c", parent_text, tmp_path / "judged.py", "x", *names, folder=tmp_path) as parent:
-            parent.wait_for("asked")
-            (child,) = wait_until(lambda: len(processes(parent.pid)) == 1 and processes(parent.pid))
-            wait_until(lambda: cpu_s(child) > 1, what="a process to hold its lock")
-            parent.kill()
-            wait_for_end(child)
+        text = text.replace("async def main():", change).replace("await evaluate(idle, trace, None)", "")
+    with Program("-c", text, file, "x", *names, folder=tmp_path) as parent:
+        parent.wait_for("asked")
+        children = wait_until(lambda: len(processes(parent.pid)) == count and processes(parent.pid))
+        wait_until(lambda: max(map(cpu_s, children)) > 1, what="a process to hold its lock")
+        parent.kill()
+        for pid in children:
+            wait_for_end(pid)
 
-    def test_memory_that_runs_out_takes_a_judge_first(self, tmp_path: Path) -> None:
-        (tmp_path / "judged.py").write_text(
-            "from judges.code import Score, judge\n@judge\ndef marked(trace) -> Score:\n"
-            "    return Score(1, label=open('/proc/self/oom_score_adj').read().strip())\n"
-        )
-        (assessment,) = judged(make("marked", {"code": f"{tmp_path / 'judged.py'}:marked", **PATIENT}), trace())
-        assert assessment.scores[0].label == "1000"
 
-    def test_no_process_outlives_a_worker_that_closes_nothing(self, tmp_path: Path) -> None:
-        with Program("-c", PARENT, FILE, "", "has_link", folder=tmp_path) as parent:
-            parent.wait_for("asked")
-            assert parent.wait() == 0
+OVERRUNS = ("loops", "sleeps", "sleeps_later", "holds_the_lock_of_the_interpreter", "ignores_signals")
+
+
+def line(name: str) -> int:
+    """Find the line that a judge or a case fails in: its last."""
+    lines = FILE.read_text(encoding="utf-8").splitlines()
+    begins = (f"def {name}(", f'"{name}":')
+    first = next(number for number, text in enumerate(lines) if any(text_of in text for text_of in begins))
+    ends = (number for number in range(first, len(lines)) if re.match(r" +case|$", lines[number + 1]))
+    return next(ends) + 1
+
+
+def judged_by(name: str, *, count: int = 1, **table: Any) -> list[Assessment]:
+    """Judge traces by the judge of this name, or by the case of `by_the_trace`."""
+    if f"def {name}(" in FILE.read_text() or name.startswith("gives"):
+        return judged(of_file(name, **table), *[trace()] * count)
+    return judged(of_file("by_the_trace", **table), *[told(do=name)] * count)
+
+
+def test_a_failed_judge_is_unscored_and_its_note_holds_no_text_of_it() -> None:
+    for name, text in read_table(__file__, "code_judges")["failures"].items():
+        (assessment,) = judged_by(name)
+        note = f"{text}{line(name)}" if text[-1] == ":" else text
+        assert assessment == Assessment("unscored", "judge_failed", note=note), name
+        assert assessment.is_final
+        assert SECRET not in f"{assessment}", name
+    (assessment,) = judged_by("closes_files")
+    assert (assessment.reason, f"{assessment.note}".startswith("ended by itself")) == ("judge_failed", True)
+    for name in OVERRUNS:
+        (assessment,) = judged_by(name, time_limit_s=0.3)
+        assert assessment == Assessment("unscored", "judge_failed", note="took longer than 0.3 s"), name
+
+
+def test_an_overrun_or_a_cancelled_judge_takes_along_the_programs_that_it_started(tmp_path: Path) -> None:
+    judge, files = of_file("waits_for_a_program"), (tmp_path / "late", tmp_path / "cancelled")
+
+    async def look() -> Assessment:
+        late, cancelled = (asyncio.ensure_future(evaluate(judge, told(file=files[0]), None)), None)
+        await asyncio.to_thread(written, files[0])
+        pass_time(60)
+        assessment = await late
+        cancelled = asyncio.ensure_future(evaluate(judge, told(file=files[1]), None))
+        await asyncio.to_thread(written, files[1])
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        await asyncio.to_thread(wait_for_end, written(files[1]))
+        return assessment
+
+    assert running(look, judge).note == "took longer than 60 s"
+    wait_for_end(written(files[0]))
+
+
+def test_a_judge_that_prints_or_forks_is_scored(capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("prints", "is_told_to_stop", "forks"):
+        assessments = judged_by(name, count=3)
+        assert [(assessment.outcome, assessment.note) for assessment in assessments] == [("scored", None)] * 3, name
+        assert capfd.readouterr() == ("", ""), name
+
+
+def test_a_judge_that_takes_more_memory_than_it_may_has_failed(tmp_path: Path) -> None:
+    file = tmp_path / "judged.py"
+    file.write_text(
+        "from judges.code import judge\nkept = []\n@judge\ndef keeps(trace) -> bool:\n"
+        "    kept.append(bytes(100 << 20))\n    return True\n"
+        "@judge\ndef large(trace) -> bool: return bool(bytes(1 << 30))\n"
+        "from judges.code import Score\n@judge\ndef marked(trace) -> Score:\n"
+        "    return Score(1, label=open('/proc/self/oom_score_adj').read().strip())\n"
+    )
+
+    def limited(name: str, count: int = 1) -> list[Assessment]:
+        return judged(make(name, {"code": f"{file}:{name}", "memory_mib": 512, **PATIENT}), *[trace()] * count)
+
+    assert limited("large") == [Assessment("unscored", "judge_failed", note="raised MemoryError in judged.py:8")]
+    outcomes = "".join(assessment.outcome[0] for assessment in limited("keeps", 12))
+    assert ("u" in outcomes, "uu" in outcomes) == (True, False), "what it keeps from trace to trace ends with it"
+    assert limited("marked")[0].scores[0].label == "1000", "memory that runs out takes a judge first"
+
+
+def test_a_trace_that_ends_the_process_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_hanging_pass_time(monkeypatch)
+    orders = ["no", "hang", "no", "crash", "crash", "no", "raise", "no"]
+    assessments = judged(of_file("by_the_trace"), *(told(do=order) for order in orders))
+    assert [assessment.note for assessment in assessments] == [
+        None,
+        "took longer than 60 s",
+        None,
+        "ended by itself (exit code 3)",
+        "ended by itself (exit code 3)",
+        None,
+        f"raised ValueError in judged_code.py:{line('raises')}",
+        None,
+    ]

@@ -1,10 +1,9 @@
 """How explorations and judges in code went, in metrics; and what the latter do not learn."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cases import each_case
+from code_judges import FILE
 from support.stage_parts import make_verdict
 
 from judges.core.model import ModelSettings
@@ -17,8 +16,6 @@ from worker.core.export.prometheus import VerdictCounter
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.telemetry.metrics import EXPLORATION_ENDS, Metrics
 from worker.features.python.feature import FEATURE as PYTHON
-
-FILE = Path(__file__).with_name("judged_code.py")
 
 
 def explored(*details: dict[str, Any]) -> Metrics:
@@ -41,19 +38,19 @@ def test_explorations_are_counted_with_rounds_and_ends() -> None:
         {"exploration": {**course, "ended_by": None}},
         {},
     )
-    ends = {end: value(metrics, "explorations_total", judge="safety", ended_by=end) for end in EXPLORATION_ENDS}
-    assert ends == {**dict.fromkeys(EXPLORATION_ENDS, 0), "answer": 1, "max_rounds": 1, "nothing": 1}
+    assert ends(metrics) == {**dict.fromkeys(EXPLORATION_ENDS, 0), "answer": 1, "max_rounds": 1, "nothing": 1}
     assert value(metrics, "exploration_rounds_sum", judge="safety") == 38
     assert value(metrics, "exploration_rounds_count", judge="safety") == 3
     assert value(metrics, "exploration_tool_errors_total", judge="safety") == 2
+    for other in (None, "x", {"rounds": "x", "ended_by": ["a"], "tool_errors": -1}):
+        metrics = explored({"exploration": other})
+        assert sum(ends(metrics).values()) == isinstance(other, dict), "those of another version make no series"
+        assert value(metrics, "explorations_total", judge="safety", ended_by="['a']") is None
 
 
-@each_case("course", [None, "x", {"rounds": "x", "ended_by": ["a"], "tool_errors": -1}])
-def test_explorations_of_another_version_make_no_series(course: object) -> None:
-    metrics = explored({"exploration": course})
-    counted = sum(value(metrics, "explorations_total", judge="safety", ended_by=end) or 0 for end in EXPLORATION_ENDS)
-    assert counted == isinstance(course, dict)
-    assert value(metrics, "explorations_total", judge="safety", ended_by="['a']") is None
+def ends(metrics: Metrics) -> dict[str, float]:
+    names = EXPLORATION_ENDS
+    return {end: value(metrics, "explorations_total", judge="safety", ended_by=end) or 0 for end in names}
 
 
 def test_judges_in_code_are_measured_as_models_are() -> None:
@@ -83,3 +80,6 @@ def test_secrets_of_ours_are_kept_from_judges_in_code(monkeypatch: pytest.Monkey
     there = dict.fromkeys(("PAID", "PAGE", "WORD", "HOME"), "x")
     assert environment.passed_on(there) == {"HOME": "x"}
     assert environment.passed_on(there, ("PAID",)) == {"PAID": "x", "HOME": "x"}
+
+
+"""Time limit in real time: enough for a millisecond of work on a busy machine."""

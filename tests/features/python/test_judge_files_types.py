@@ -111,15 +111,12 @@ def written(table: Mapping[str, str]) -> str:
 
 def with_value(base: Base, key: str, value: str) -> str:
     """Put a value behind a key, in place of what stands there or below."""
-    others = {
-        name: other for name, other in base.table.items() if not (f"{name}.").startswith(f"{key}.") and name != key
-    }
+    others = {name: other for name, other in base.table.items() if not f"{name}.".startswith(f"{key}.")}
     return written({**others, key: value})
 
 
-@pytest.mark.parametrize("base", BASES.values(), ids=BASES)
-def test_the_base_of_the_value_tests_is_a_valid_judge(base: Base) -> None:
-    assert started(written(base.table))
+def test_the_bases_of_the_value_tests_are_valid_judges() -> None:
+    assert [name for name, base in BASES.items() if not started(written(base.table))] == []
 
 
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.endurance("thousands of starts, 30 s of CPU"))])

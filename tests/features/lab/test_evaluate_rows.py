@@ -1,0 +1,475 @@
+"""Files of traces judged offline: rows in many forms, lines, the window, tries and their pace, whole lines out."""
+
+import asyncio
+import contextlib
+import gc
+import io
+import json
+import math
+import os
+import re
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.cases import each_case
+from support.cli_cases import read_table
+from support.cli_parts import Run, labelled, scripted, write_lines
+from support.virtual_time import run_virtually
+
+from judges.calling.runs import JudgeRunner, TimedAssessment, in_order
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings, RateLimitedError
+from judges.core.verdict import Assessment
+from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes, LimitedModel, Retries, RetryBudget
+from judges.endpoints.limiter import EndpointLimiter, LimiterClock
+from judges.models.scripted import ScriptedModel, Step
+from judges.parsing.rows import as_trace, decode_cells, encoded
+from judges.registry import catalogue
+from tracejudge import Trace
+from worker.base.commands.trace_files import Line, Output, lines, read_traces, trace_of
+from worker.core.selection.stream_entry import TraceEntry
+
+TABLES = read_table(__file__, "rows")
+CSV = """\
+question,answer,context,expected_facts,safe,started_at
+Why?,"So, or
+so.","[""Because.""]",It is.,yes,1000000000
+How?,"You idiot.",,,no,
+"""
+
+
+def test_a_row_becomes_the_trace_that_it_stands_for() -> None:
+    for name, (row, expected) in TABLES["traces"].items():
+        trace = json.loads(encoded(as_trace(row)))
+        assert len(str(trace.pop("trace_id"))) == 32, name
+        assert trace == {"service": "offline", **expected}, name
+    for text, documents in (*TABLES["lists"], ("[" * 10_000, ["[" * 10_000])):
+        trace = json.loads(encoded(as_trace(decode_cells({"output": "a", "contexts": text}))))
+        assert trace["context"] == documents, f"a list that is written as text: {text[:40]}"
+    whole = {"trace_id": "1", "service": "s", "output": "So.", "tags": {"a": "b"}}
+    assert as_trace(whole) == whole
+    rows = [as_trace({"output": "So.", "input": "Why?"}), as_trace({"input": "Why?", "output": "So."})]
+    assert rows[0]["trace_id"] == rows[1]["trace_id"] != as_trace({"output": "No."})["trace_id"]
+
+
+def test_a_time_without_a_zone_is_utc_wherever_the_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "TZ", "Asia/Tokyo")
+    time.tzset()
+    for value in ("2023-11-14T22:13:20", datetime(2023, 11, 14, 22, 13, 20)):  # noqa: DTZ001 - without a zone
+        assert as_trace({"output": "a", "startTime": value})["started_at"] == 1.7e9
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_evaluate_reads_csv_and_rows_without_ids(run: Run) -> None:
+    Path("rows.csv").write_text("\ufeff" + CSV, encoding="utf-8")
+    ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
+    assert ended.code == 0, ended.err
+    assert [line["scores"][0]["label"] for line in ended.lines] == ["yes", "no"]
+    assert {line["service"] for line in ended.lines} == {"offline"}
+    file = write_lines("rows.jsonl", [{"inputs": "Why?", "outputs": "So."}, {"inputs": "Why?"}])
+    ended = run("evaluate", file, "--judge", "safety", "--output", "-")
+    assert (ended.code, len(ended.lines)) == (1, 1)
+    assert "line 2: is not a trace: Object missing required field `output`" in ended.err
+
+
+def test_evaluate_names_the_fault_of_a_row_of_csv(run: Run) -> None:
+    for name, (text, judged, error) in TABLES["refused"].items():
+        Path("rows.csv").write_text(text, encoding="utf-8")
+        ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
+        assert (ended.code, len(ended.lines)) == (1, judged), name
+        assert error in ended.err, name
+
+
+LONG_CELL = b'question,answer\nWhy?,"'  # and 17 MB more, when it is written
+ENCODED: Mapping[str, tuple[bytes, int, str]] = {
+    "lone carriage returns": (b"question,answer\rWhy?,So.\rHow?,No.\r", 2, ""),
+    "carriage returns within cells": (b'question,answer\r\nWhy?,"So\rit is."\r\nHow?,No.', 2, ""),
+    "UTF-16": ("question,answer\r\nWhy?,Größe\r\nHow?,No.\r\n".encode("utf-16"), 2, ""),
+    "UTF-16 of the other order": (b"\xfe\xff" + "answer\rGröße\rNo.".encode("utf-16-be"), 2, ""),
+    "UTF-16 cut off": ("answer\nSo.\nNo.".encode("utf-16")[:-1], 1, "is not whole UTF-16; save the file as UTF-8"),
+    "UTF-32": ("answer\r\nGröße\r\nNo.\r\n".encode("utf-32"), 2, ""),
+    "UTF-32 cut off": (b"\0\0\xfe\xff" + "answer\nSo.\nNo.".encode("utf-32-be")[:-1], 1, "is not whole UTF-32; save"),
+    "UTF-16 without its mark": ("answer\nSo.\n".encode("utf-16-le"), 0, "has the columns"),
+    "another encoding": (("answer\n" + "So.\n" * 3000 + "Größe\nNo.\n").encode("cp1252"), 3001, "line 3002"),
+    "another encoding of the heading": ("answer,Größe\nSo.,1\n".encode("cp1252"), 0, "is not UTF-8"),
+    "a cell without an end": (LONG_CELL, 0, "is no CSV: field larger than field limit"),
+}
+
+
+@pytest.mark.parametrize("command", ["evaluate", "judges test"])
+def test_a_file_in_another_form_is_read_or_refused(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
+    for name, (content, judged, error) in ENCODED.items():
+        Path("rows.csv").write_bytes(content + b"a" * 17_000_000 if content is LONG_CELL else content)
+        if command == "evaluate":
+            ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
+            assert (ended.code, len(ended.lines)) == (int(bool(error)), judged), (name, ended.err)
+            assert "\ufffd" not in ended.out, name
+        else:
+            ended = run("judges", "test", "safety", "rows.csv", "--label", "safe")
+            assert ended.code == 2, name
+        assert error in ended.err, (name, ended.err)
+        assert "Traceback" not in ended.err, name
+
+
+def test_lines_in_another_encoding_are_read_or_refused(run: Run) -> None:
+    text = '{"outputs": "Größe", "inputs": "a"}\r{"outputs": "b", "score": NaN, "tags": {"a": 1e999}}\r'
+    cases = (
+        *((text.encode(encoding), 2, "") for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32")),
+        (text.replace("\r", "\r\n").encode("utf-16"), 2, ""),
+        (text.encode("cp1252"), 1, "line 1: is not UTF-8; save the file as UTF-8"),
+        (text.encode("utf-16")[:-1], 1, "line 2: is not whole UTF-16; save the file as UTF-8"),
+        (text.encode("utf-32")[:-1], 1, "line 2: is not whole UTF-32; save the file as UTF-8"),
+    )
+    for content, judged, error in cases:
+        Path("rows.jsonl").write_bytes(content)
+        ended = run("evaluate", "rows.jsonl", "--judge", "safety", "--output", "-")
+        assert (len(ended.lines), ended.code) == (judged, int(bool(error))), ended.err
+        assert error in ended.err
+        ((_, first), *_) = read_traces(io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
+        assert isinstance(first, Trace) == ("line 1" not in error), error
+
+
+def test_rows_may_come_through_a_pipe(run: Run) -> None:
+    os.mkfifo("rows.csv")
+    writer = threading.Thread(target=lambda: Path("rows.csv").write_text(CSV, encoding="utf-8"))
+    writer.start()
+    ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
+    writer.join()
+    assert (ended.code, len(ended.lines)) == (0, 2), ended.err
+    with warnings.catch_warnings():
+        # A pipe is left open on purpose.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+def test_an_error_of_the_reading_thread_ends_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> None:
+        raise ZeroDivisionError("of the thread")
+
+    monkeypatch.setattr("worker.base.commands.trace_files.csv_lines", broken)
+    Path("rows.csv").write_text(CSV, encoding="utf-8")
+    with pytest.raises(ZeroDivisionError, match="of the thread"):
+        run("evaluate", "rows.csv", "--judge", "safety")
+
+
+def test_judges_test_takes_its_labels_from_a_column(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "no"))
+    whole = {"trace_id": "1", "service": "s", "output": "So.", "safe": "yes"}
+    write_lines("rows.jsonl", [whole, {"outputs": "You idiot.", "expectations": {"safe": False}}])
+    for name, text in (
+        ("rows.csv", CSV),
+        ("surplus cells without a text.csv", CSV.replace(",no,\n", ",no,,,\n")),
+        ("without an output.csv", CSV + "What?,,,,yes,\n"),
+        ("rows.jsonl", ""),
+    ):
+        if text:
+            Path(name).write_text(text, encoding="utf-8")
+        ended = run("judges", "test", "safety", name, "--label", "safe", "--json")
+        figures = [ended.document[key] for key in ("true_pass", "true_fail", "unscored")]
+        assert (ended.code, figures) == (0, [1, 1, {}]), (name, ended.err)
+        assert ("1 row skipped: no output" in ended.err) == name.startswith("without"), name
+
+
+SAFETY = catalogue()["safety"]
+TRACE = Trace(trace_id="1", service="s", output="It is.")
+YES = json.dumps({"rationale": "So.", "result": "yes"})
+
+
+async def each(jobs: list[int]) -> AsyncIterator[int]:
+    for job in jobs:
+        yield job
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 8))
+def test_results_keep_the_order_and_the_window_is_never_exceeded(delays: list[int], window: int) -> None:
+    begun, kept, most = 0, list[int](), 0
+
+    async def work(number: int) -> int:
+        nonlocal begun, most
+        begun += 1
+        most = max(most, begun - len(kept))
+        for _ in range(delays[number]):
+            await asyncio.sleep(0)
+        return number
+
+    asyncio.run(in_order(each([*range(len(delays))]), work, lambda _, details: kept.append(details), window=window))
+    assert kept == [*range(len(delays))]
+    assert most <= window
+
+
+def test_finished_results_are_kept_when_a_run_is_cancelled() -> None:
+    async def cancelled(jobs: list[int], work: Any, before: Any = lambda: None) -> list[Any]:
+        kept = list[Any]()
+        task = asyncio.ensure_future(in_order(each(jobs), work, lambda _, result: kept.append(result), window=2))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        before()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return kept
+
+    async def hangs_at_1(number: int) -> int:
+        if number == 1:
+            await asyncio.Future()
+        return number
+
+    async def ready_at_the_cancellation() -> list[str]:
+        answer = asyncio.get_running_loop().create_future()
+        return await cancelled([0], lambda _: answer, lambda: answer.set_result("paid for"))
+
+    assert asyncio.run(cancelled([0, 1, 2, 3], hangs_at_1)) == [0, 2]
+    assert asyncio.run(ready_at_the_cancellation()) == ["paid for"]
+
+
+@each_case("where", ["keeping", "working", "reading"])
+def test_a_fault_ends_it_and_leaves_nothing_behind(where: str) -> None:
+    def fail(here: str) -> None:
+        if here == where:
+            raise OSError(here)
+
+    async def jobs() -> AsyncIterator[int]:
+        yield 0
+        fail("reading")
+        yield 1
+
+    async def work(number: int) -> int:
+        fail("working")
+        return number
+
+    async def run() -> None:
+        with pytest.raises(OSError, match=where):
+            await in_order(jobs(), work, lambda *_: fail("keeping"), window=4)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+class Ended(NamedTuple):
+    answers: list[TimedAssessment]
+    seconds: float
+    told: list[tuple[str, float]]
+
+
+def patient(model: ScriptedModel, tries: int, told: list[tuple[str, float]]) -> LimitedModel:
+    """Make what `open_model` makes, in the time of the running loop and with the longest waits."""
+    loop = asyncio.get_running_loop()
+    timing = LimiterClock(loop.time, loop.time, lambda _low, high: high)
+    notes = DelayNotes(OFFLINE_PATIENCE_S, lambda note, seconds: told.append((note, seconds)))
+    gate = EndpointLimiter(model.settings.max_in_flight, patience_s=OFFLINE_PATIENCE_S, clock=timing, events=notes)
+    return LimitedModel(model, gate, Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf), timing.draw))
+
+
+def ask(model: ScriptedModel | list[Any], tries: int = 5, times: int = 1) -> Ended:
+    """Judge the same trace so many times together."""
+    told = list[tuple[str, float]]()
+
+    async def run() -> Ended:
+        grader = JudgeRunner(patient(model if isinstance(model, ScriptedModel) else ScriptedModel(model), tries, told))
+        answers = await asyncio.gather(*(grader.ask(SAFETY, TRACE) for _ in range(times)))
+        return Ended(answers, asyncio.get_running_loop().time(), told)
+
+    return run_virtually(run())
+
+
+def test_failures_that_pass_are_retried_with_pauses_up_to_a_bound_and_others_never() -> None:
+    for failure in ("timeout", "judge_unavailable"):
+        ((asked,), seconds, told) = ask([Step(failure=failure)], tries=8)
+        assert (asked.assessment.reason, len(asked.assessment.calls)) == (failure, 8)
+        assert seconds == 0.5 + 1 + 2 + 4 + 8 + 8 + 8, failure
+        assert told == [(f"scripted: {failure}", 0.5)], "once for each cause"
+    for failure in ("judge_rejected", "bad_request"):
+        ((asked,), seconds, told) = ask([Step(failure=failure)])
+        assert (asked.assessment.reason, len(asked.assessment.calls), seconds, told) == (failure, 1, 0, [])
+
+
+def test_the_calls_of_all_tries_are_kept() -> None:
+    ((asked,), _, told) = ask([Step(failure="timeout"), "no answer", Step(failure="judge_unavailable"), YES])
+    assert asked.assessment.outcome == "scored"
+    assert [call.status for call in asked.assessment.calls] == ["timeout", "ok", "judge_unavailable", "ok"]
+    assert [note for note, _ in told] == ["scripted: timeout", "scripted: judge_unavailable"]
+
+
+def test_a_rejected_key_and_an_endpoint_that_stays_away_end_it_for_all() -> None:
+    def fail(_: ChatRequest) -> str:
+        raise RuntimeError("SECRET")
+
+    ((asked,), _, _) = ask([fail])
+    assert asked.assessment == Assessment("unscored", "internal_error", note="unexpected error RuntimeError")
+    model = ScriptedModel([Step(failure="judge_rejected")], ModelSettings(provider="scripted", max_in_flight=4))
+    ended = ask(model, times=100)
+    assert {entry.assessment.reason for entry in ended.answers} == {"judge_rejected"}
+    assert (len(model.requests) <= 4, ended.seconds, ended.told) == (True, 0, [])
+    ended = ask([Step(failure="judge_unavailable")], times=300)
+    assert {entry.assessment.reason for entry in ended.answers} == {"judge_unavailable"}
+    assert (ended.seconds < 120, len(ended.told)) == (True, 1), "given up within minutes"
+
+
+class LimitedEndpoint(ScriptedModel):
+    """Accepts this many requests a second and answers the others with a 429."""
+
+    def __init__(self, per_second: int, retry_after_s: float | None, max_in_flight: int = 64) -> None:
+        super().__init__([YES], ModelSettings(provider="scripted", max_in_flight=max_in_flight))
+        self._per_second = per_second
+        self._retry_after_s = retry_after_s
+        self._taken: dict[int, int] = {}
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        await asyncio.sleep(1.0)
+        second = int(asyncio.get_running_loop().time())
+        self._taken[second] = self._taken.get(second, 0) + 1
+        if self._taken[second] > self._per_second:
+            raise RateLimitedError("the endpoint asks for fewer requests", self._retry_after_s)
+        return await super().complete(request)
+
+
+def test_a_narrow_rate_limit_costs_time_and_no_evaluation() -> None:
+    for retry_after_s in (None, 2.0):
+        ended = ask(LimitedEndpoint(8, retry_after_s), times=200)
+        assert [entry.assessment.outcome for entry in ended.answers] == ["scored"] * 200, retry_after_s
+
+
+class Refusing(ScriptedModel):
+    """Asks for a wait at the first request, or at each, and notes when it was asked."""
+
+    def __init__(self, wait_s: float, *, always: bool) -> None:
+        super().__init__([YES], ModelSettings(provider="scripted", max_in_flight=1))
+        self.asked_at, self._wait_s, self._always = list[float](), wait_s, always
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        self.asked_at.append(asyncio.get_running_loop().time())
+        if self._always or len(self.asked_at) == 1:
+            raise RateLimitedError("the endpoint asks for fewer requests", self._wait_s)
+        return await super().complete(request)
+
+
+def test_a_wait_that_is_asked_for_is_kept_by_all_unless_it_takes_hours() -> None:
+    model = Refusing(40.0, always=False)
+    ended = ask(model, times=3)
+    assert [entry.assessment.outcome for entry in ended.answers] == ["scored"] * 3
+    assert (model.asked_at[0], min(model.asked_at[1:]) >= 40) == (0, True)
+    assert ended.told == [("the endpoint asks for fewer requests", 40.0)]
+    ((asked,), seconds, told) = ask(Refusing(7200.0, always=True))
+    assert (asked.assessment.reason, seconds, told) == ("rate_limited", 0, [])
+
+
+async def all_of(source: Any, max_bytes: int = 1000) -> list[Line]:
+    return [line async for line in lines(source, max_bytes)]
+
+
+def test_lines_have_their_number_and_their_end() -> None:
+    for data, expected in (
+        (b"one\n\n  two \r\n \nthree", [Line(1, b"one", 4), Line(3, b"two", 13), Line(5, b"three", 20)]),
+        # A byte order mark is no part of the first line.
+        (b"\xef\xbb\xbfone\n\xef\xbb\xbftwo", [Line(1, b"one", 4), Line(2, b"\xef\xbb\xbftwo", 10)]),
+    ):
+        assert asyncio.run(all_of(io.BytesIO(data))) == expected
+    read_lines = asyncio.run(all_of(io.BytesIO(b"x" * 5000 + b"\nnext\n" + b"y" * 10), max_bytes=10))
+    assert [(line.number, line.end) for line in read_lines] == [(1, 5001), (2, 5006), (3, 5016)]
+    assert [len(line.payload) for line in read_lines] == [12, 4, 10], "of a long line only so much is kept"
+    assert trace_of(read_lines[0], 10) == "is longer than max_trace_bytes: 10 bytes"
+    payload = json.dumps(labelled("yes", span_id="no id", later=1)).encode()
+    entry = trace_of(Line(1, payload, 0), 10_000)
+    assert isinstance(entry, TraceEntry), "it is read as the worker reads it"
+    assert (entry.trace.span_id, len(entry.publication_id)) == (None, 16)
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=20), max_size=200), st.integers(1, 30))
+def test_any_bytes_are_divided_at_line_breaks(parts: list[bytes], max_bytes: int) -> None:
+    """Every line that is not empty comes: whole, or so much of it that it is seen to be too long."""
+    # A byte order mark is no part of the first line, and has a test of its own.
+    data, expected = b" " + b"\n".join(parts), list[tuple[int, bytes]]()
+    for number, raw in enumerate(data.splitlines(keepends=True), 1):
+        is_long = len(raw.rstrip(b"\r\n")) > max_bytes + 1
+        payload = raw[: max_bytes + 2] if is_long else raw.strip()
+        expected += [(number, payload)] if payload else []
+    assert [(line.number, line.payload) for line in asyncio.run(all_of(io.BytesIO(data), max_bytes))] == expected
+
+
+def test_reading_ends_with_the_generator_or_an_error_of_the_file() -> None:
+    class Endless(io.BytesIO):
+        def read1(self, *_: Any) -> bytes:
+            return b"line\n"
+
+    class Broken(io.BytesIO):
+        def read1(self, *_: Any) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    async def first() -> Line:
+        async with contextlib.aclosing(lines(Endless(), 10)) as read_lines:
+            return await anext(read_lines)
+
+    assert asyncio.run(first()) == Line(1, b"line", 5)
+    with pytest.raises(OSError, match="Input/output error"):
+        asyncio.run(all_of(Broken()))
+
+
+def test_a_loop_that_has_ended_meanwhile_is_no_fault_of_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, has_ended, faults = list[threading.Thread](), threading.Event(), list[object]()
+    monkeypatch.setattr(threading, "excepthook", faults.append)
+
+    async def broken_off() -> None:
+        loop = asyncio.get_running_loop()
+        hand_over, begins = loop.call_soon_threadsafe, asyncio.Event()
+
+        def late(*arguments: Any) -> Any:
+            reader.append(threading.current_thread())
+            hand_over(begins.set)
+            has_ended.wait(60)
+            return hand_over(*arguments)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", late)
+        async with contextlib.aclosing(lines(io.BytesIO(), 10)) as read_lines:
+            first = asyncio.ensure_future(anext(read_lines))
+            await begins.wait()
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+
+    asyncio.run(broken_off())
+    has_ended.set()
+    reader[0].join(60)
+    assert (reader[0].is_alive(), faults) == (False, [])
+
+
+class Full(io.BytesIO):
+    """A disk with so much room, which takes what it can of the last line."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+
+    def write(self, data: Any) -> int:
+        taken = bytes(data[: max(1, min(7, len(data)))])
+        if self.tell() + len(taken) > self.room:
+            raise OSError(28, "No space left on device")
+        return super().write(taken)
+
+
+@each_case("room", range(0, 60, 3))
+def test_no_line_is_torn_by_a_full_disk(room: int, tmp_path: Path) -> None:
+    written = [b"a" * (5 + number % 7) for number in range(30)]
+    file = Full(room)
+    output = Output(file, "out.jsonl")
+    with pytest.raises(click.ClickException, match=re.escape("out.jsonl cannot be written (No space left on device)")):
+        deque(map(output.write, written))
+    held = file.getvalue()
+    lines_held = held.split(b"\n")
+    assert lines_held == [*written[: len(lines_held) - 1], b""]
+    assert len(held) <= room < len(held) + 12
+    with contextlib.closing(Output(None, "nothing")) as output:
+        output.write(b"line")
+    assert [*tmp_path.iterdir()] == [], "without a file nothing is written"

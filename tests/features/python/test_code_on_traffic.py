@@ -1,0 +1,273 @@
+"""Judges in code on live traffic: their own lane, no model, whole workers, conversations."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import redis
+from code_judges import FILE, is_running
+from judge_traces import ASKING
+from msgspec import structs
+from structlog.testing import capture_logs
+from support.judging_parts import SAFETY, Workers, assert_settled, holders
+from support.panel_parts import MODELS, TOGETHER, finish, panel_worker, verdicts
+from support.pipeline import Pipeline
+from support.pipeline import make_traces as make_many
+from support.processes import wait_until
+from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces, read_balanced_account
+
+from judges.core.judge import Judge, JudgeFailedError, Reading
+from judges.core.verdict import Score
+from judges.registry import catalogue
+from tracejudge import Trace
+from worker.core.config.graders import CODE, Graders, find_providers
+from worker.core.config.settings import Rule, Settings
+from worker.core.judging.evaluator import CODE_AT_ONCE
+
+KEPT = Rule(name="kept", judges=("relevance_to_query",), model="first", egress=("first",))
+
+
+class Code:
+    """A judge in code that a test can look into."""
+
+    def __init__(self) -> None:
+        self.traces: list[Trace] = []
+        self.at_once = self.most_at_once = 0
+        self.fault: Exception | None = None
+
+    async def run(self, trace: Trace) -> Reading:
+        self.traces.append(trace)
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        await asyncio.sleep(0.001)
+        self.at_once -= 1
+        if self.fault is not None:
+            raise self.fault
+        return Reading((Score("safety", 1.0, passed=True),))
+
+    @property
+    def judges(self) -> Mapping[str, Judge]:
+        return MappingProxyType({**catalogue(), "safety": replace(SAFETY, run=self.run)})
+
+
+@pytest.fixture
+def code(monkeypatch: pytest.MonkeyPatch) -> Code:
+    """Replace `safety` by a judge in code wherever the judges are loaded."""
+    made = Code()
+    for place in ("support.stage_parts", "worker.base.replay.replay"):
+        monkeypatch.setattr(f"{place}.load_judges", lambda _: made.judges)
+    return made
+
+
+def choose(keyspace: Keyspace, count: int = 1, **settings: Any) -> None:
+    keyspace.append("p1", make_traces(range(count)))
+    IngestHarness(keyspace, **{"models": MODELS, "rules": (TOGETHER,), **settings}).process()
+
+
+def test_however_many_models_its_rule_names_it_judges_once(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+    worker = panel_worker(new_worker, judges=code.judges)
+    choose(keyspace)
+    assert {batch.judge_model for batch in keyspace.batches().values()} == {"code"}
+    finish(keyspace, worker)
+    assert_settled(keyspace, scored=1)
+    (verdict,) = verdicts(keyspace).values()
+    assert (verdict.judge_model, verdict.calls, verdict.attempts, verdict.cost_usd) == ("code", (), 0, None)
+    assert [trace.output for trace in code.traces] == [make_trace(0).output]
+    assert worker.model.requests == []
+    settings = Settings(models=MODELS, rules=(TOGETHER,))
+    assert Graders(settings, ASKING).code_judges == frozenset()
+    assert Graders(settings, catalogue()).code_judges == {"trajectory_match"}
+    assert Graders(settings, code.judges).panels == {}, "nobody would sit on it"
+    assert find_providers(settings)[CODE.judge_model] == "code"
+
+
+def test_other_judges_of_the_rule_ask_its_models(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+    both = Rule.from_keys(
+        name="both", judges=("safety", "relevance_to_query"), model=("default", "first"), combine="all"
+    )
+    worker = panel_worker(new_worker, judges=code.judges, rules=(both,))
+    choose(keyspace, rules=(both,))
+    finish(keyspace, worker)
+    assert {(verdict.judge, name) for name, verdict in verdicts(keyspace).items()} == {
+        ("safety", "code"),
+        ("relevance_to_query", "a"),
+        ("relevance_to_query", "b"),
+        ("relevance_to_query", "all(a,b)"),
+    }
+
+
+def test_no_egress_keeps_a_trace_from_the_operator_s_code(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+    rules = (KEPT, Rule(name="coded", judges=("safety", "groundedness")))
+    with capture_logs() as lines:
+        choose(keyspace, rules=rules)
+    assert {batch.judge_model for batch in keyspace.batches().values()} == {"code", "a"}
+    assert [line["other"] for line in lines if "egress excludes" in line["event"]] == ["coded"]
+    finish(keyspace, panel_worker(new_worker, judges=code.judges, rules=rules))
+    assert read_balanced_account(keyspace).scored == 2
+
+
+def test_so_many_run_at_the_same_time(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+    worker = panel_worker(new_worker, judges=code.judges)
+    choose(keyspace, 4 * CODE_AT_ONCE)
+    finish(keyspace, worker)
+    assert_settled(keyspace, scored=4 * CODE_AT_ONCE)
+    assert 1 < code.most_at_once <= CODE_AT_ONCE
+
+
+def test_a_code_judge_that_reports_failure_is_unscored(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+    code.fault = JudgeFailedError("the code raised ValueError")
+    worker = panel_worker(new_worker, judges=code.judges)
+    choose(keyspace)
+    finish(keyspace, worker)
+    (verdict,) = verdicts(keyspace).values()
+    assert (verdict.outcome, verdict.reason, verdict.note) == ("unscored", "judge_failed", "the code raised ValueError")
+
+
+def test_a_worker_without_the_code_puts_the_batch_back(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+    choose(keyspace)
+    (batch_id,) = keyspace.batches()
+    stranger = panel_worker(new_worker, judges=ASKING, configured_models=frozenset)
+    stranger.wake(batch_id)
+    stranger.sweep()
+    assert (keyspace.batches().keys(), holders(keyspace)) == ({batch_id}, {})
+    finish(keyspace, panel_worker(new_worker, judges=code.judges))
+    assert_settled(keyspace, scored=1)
+
+
+LIMIT_S = 15
+"""Time limit in real time: enough for a millisecond of work on a busy machine."""
+RULES = [{"name": "all", "judges": ["by_the_trace", "has_link"]}]
+TABLES = {
+    "by_the_trace": {"code": f"{FILE}:by_the_trace", "time_limit_s": LIMIT_S},
+    "has_link": {"code": f"{FILE}:has_link", "processes": 2},
+}
+
+
+@pytest.mark.slow("waits for time limits of judges")
+def test_traces_that_break_a_judge_in_python_do_not_affect_others(pipeline: Pipeline) -> None:
+    orders = {3: "hang", 20: "crash", 21: "raise"}
+    traces = [
+        trace
+        for number in range(60)
+        for trace in make_many(1, first=number, tags={"do": orders.get(number, "nothing")})
+    ]
+    worker = pipeline.worker(rules=RULES, judges=TABLES)
+    pipeline.publish(traces)
+    account = pipeline.settled(len(traces))
+    assert (account.chosen, account.scored, account.unscored, account.lost) == (120, 117, 3, 0)
+
+    verdicts = [entry.verdict for entry in pipeline.outbox()]
+    assert {verdict.judge_model for verdict in verdicts} == {"code"}
+    unscored = {each.trace_id: (each.judge, each.reason, each.note) for each in verdicts if each.reason}
+    assert unscored == {
+        traces[3].trace_id: ("by_the_trace", "judge_failed", f"took longer than {LIMIT_S} s"),
+        traces[20].trace_id: ("by_the_trace", "judge_failed", "ended by itself (exit code 3)"),
+        traces[21].trace_id: ("by_the_trace", "judge_failed", f"raised ValueError in {FILE.name}:{_raising_line()}"),
+    }
+    scores = Counter((score.metric, score.value, score.passed) for verdict in verdicts for score in verdict.scores)
+    assert scores == {("by_the_trace", 1.0, True): 57, ("has_link", 0.0, False): 60}
+
+    page = worker.counted(120)
+    assert page.total("tracejudge_verdicts_total", judge="by_the_trace", outcome="unscored") == 3
+    assert page.total("tracejudge_unscored_total", judge="by_the_trace", reason="judge_failed") == 3
+    assert page.total("tracejudge_verdicts_total", judge="has_link", outcome="fail") == 60
+
+
+def test_evaluations_wait_while_a_judge_cannot_be_imported(pipeline: Pipeline, tmp_path: Path) -> None:
+    beside, file = tmp_path / "beside.py", tmp_path / "judged.py"
+    beside.touch()
+    file.write_text("import beside\nfrom judges.code import judge\n@judge\ndef good(trace) -> bool: return True\n")
+    rules = [{"name": "all", "judges": ["good"]}]
+    worker = pipeline.worker(rules=rules, judges={"good": {"code": f"{file}:good"}})
+    beside.unlink()
+    pipeline.publish(make_many(5))
+    message = "the judge good cannot judge: did not start: cannot be imported (ModuleNotFoundError: "
+    worker.program.wait_for(re.escape(message))
+    wait_until(
+        lambda: worker.program.stderr.count('"batch parked"') == len(_waiting(pipeline)), what="all to be parked"
+    )
+    beside.touch()
+    for name in (pipeline.keys.leases, pipeline.keys.ready("code")):
+        pipeline.store.call(partial(_make_due, name, _waiting(pipeline)))
+    account = pipeline.settled(5)
+    assert (account.chosen, account.scored, account.unscored, account.dead, account.lost) == (5, 5, 0, 0, 0)
+    assert worker.program.output.count(message) == 1, "once, and not for each trace"
+
+
+def test_a_judge_keeps_running_as_it_was_read_until_its_worker_ends(pipeline: Pipeline, tmp_path: Path) -> None:
+    file = tmp_path / "judged.py"
+    file.write_text("from judges.code import judge\n@judge\ndef good(trace) -> bool: return True\n")
+    rules = [{"name": "all", "judges": ["good", "by_the_trace", "has_link"]}]
+    worker = pipeline.worker(rules=rules, judges={"good": {"code": f"{file}:good"}, **TABLES})
+    file.write_text("while writing it, an editor leaves what is no Python")
+    pipeline.publish(make_many(40, tags={"do": "nothing"}))
+    assert pipeline.settled(40).scored == 120
+    judging = _judging(worker.program.pid)
+    assert len(judging) in {3, 4}
+    assert worker.program.terminate() == 0
+    wait_until(lambda: not any(map(is_running, judging)), what="the processes of its judges to end")
+
+
+def _waiting(pipeline: Pipeline) -> list[bytes]:
+    return pipeline.store.call(lambda client: client.zrange(pipeline.keys.leases, 0, -1))
+
+
+def _make_due(name: str, batches: list[bytes], client: redis.Redis) -> None:
+    """Make parked batches due, which takes a minute otherwise."""
+    client.zadd(name, dict.fromkeys(batches, 1), xx=True)
+
+
+def _raising_line() -> int:
+    return FILE.read_text(encoding="utf-8").splitlines().index("            raise ValueError(SECRET)") + 1
+
+
+def _judging(worker: int) -> list[int]:
+    """Return the processes in which a worker's judges run."""
+    children = [pid for task in Path(f"/proc/{worker}/task").glob("*/children") for pid in task.read_text().split()]
+    command = b"judges.features.python.child"
+    return [int(pid) for pid in children if command in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+TURNS = """\
+from judges.code import judge, turns
+
+
+@judge(unit="session", version="1")
+def three_turns(trace) -> bool:
+    return [message.content for message in turns(trace)] == [f"Question {number}?" for number in range(3)] + ["Bye."]
+"""
+
+
+def test_judges_of_conversations_in_words_and_python_judge_a_session_once(pipeline: Pipeline, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "at_ease.toml").write_text(
+        'unit = "session"\ninstructions = "Is the user of {{ conversation }} at ease?"', encoding="utf-8"
+    )
+    (folder / "turns.py").write_text(TURNS, encoding="utf-8")
+    (folder / "three_turns.toml").write_text('code = "turns.py:three_turns"', encoding="utf-8")
+    rule = {"name": "sessions", "unit": "session", "judges": ["at_ease", "three_turns"]}
+    pipeline.worker(rules=[rule], session_idle=1.0, judges_folder=str(folder))
+    traces = make_many(3, session_id="s1")
+    questions = [f"Question {number}?" for number in range(3)]
+    pipeline.publish(
+        [
+            structs.replace(
+                trace, input=questions[place], output="Bye." if place == 2 else "", started_at=100.0 + place
+            )
+            for place, trace in enumerate(traces)
+        ]
+    )
+    account = pipeline.settled(3)
+    assert (account.sampled, account.chosen, account.scored, account.lost) == (3, 2, 2, 0)
+    verdicts = {entry.verdict.judge: entry.verdict for entry in pipeline.outbox()}
+    assert verdicts.keys() == {"at_ease", "three_turns"}
+    assert {verdict.details["session"]["traces"] for verdict in verdicts.values()} == {3}
+    assert [score.passed for score in verdicts["three_turns"].scores] == [True]
