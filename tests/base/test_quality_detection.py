@@ -1,4 +1,4 @@
-"""Drops found in stored sums: once per incident, with its explanation, also when another worker goes on; and silence."""
+"""Drops found in stored sums: once per incident, explained, also when another worker goes on; and silence."""
 
 import itertools
 import random
