@@ -1,4 +1,4 @@
-"""`tracejudge publish`: traces from a file into the stream, and what became of bad lines."""
+"""`tracejudge publish` and `account`: traces from a file into the stream, and what became of them and of bad lines."""
 
 import io
 import json
@@ -20,26 +20,38 @@ from worker.base.commands.trace_files import read_traces
 
 
 def stored(redis: Redis, prefix: str) -> list[dict[str, Any]]:
-    """Read the traces of the stream."""
-    return [json.loads(fields[b"t"]) for _, fields in redis.xrange(f"{prefix}:traces") if b"t" in fields]
+    """Read the traces of the stream, and empty it."""
+    entries = redis.xrange(f"{prefix}:traces")
+    redis.xtrim(f"{prefix}:traces", maxlen=0)
+    return [json.loads(fields[b"t"]) for _, fields in entries if b"t" in fields]
 
 
-def test_the_traces_of_a_file_are_published(served: Run, redis: Redis, prefix: str) -> None:
+def test_the_traces_of_a_file_are_published(
+    served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = SAMPLES / "support-bot.jsonl"
     ended = served("publish", file)
     assert (ended.code, ended.out) == (0, "")
     assert words(ended.err).endswith("21 traces published, 0 lines skipped")
-    traces = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
-    assert [trace["id"] for trace in stored(redis, prefix)] == [trace["id"] for trace in traces]
-    assert stored(redis, prefix)[0] == traces[0]
-
-
-def test_unknown_fields_are_published_with_a_warning(served: Run, redis: Redis, prefix: str) -> None:
+    traces, published = (
+        [json.loads(line) for line in file.read_text("utf-8").split("\n") if line],
+        stored(redis, prefix),
+    )
+    assert [trace["id"] for trace in published] == [trace["id"] for trace in traces]
+    assert published[0] == traces[0]
+    # Unknown fields are published with a warning.
     line = labelled(None, output="a", contxt=["c"])
     ended = served("publish", write_lines("t.jsonl", [line, line]))
     assert ended.code == 0
     assert "unknown field 'contxt' in 2 traces; did you mean context?\n" in ended.err
     assert stored(redis, prefix) == [line, line]
+    # Many lines go in several round trips.
+    monkeypatch.setattr(publish, "_CHUNK", 50)
+    monkeypatch.setattr(publish, "_CHUNK_BYTES", 20_000)
+    lines = [labelled("yes", output="x" * (number % 5000)) for number in range(500)]
+    ended = served("publish", write_lines("t.jsonl", lines))
+    assert (ended.code, words(ended.err).endswith("500 traces published, 0 lines skipped")) == (0, True)
+    assert [len(trace["output"]) for trace in stored(redis, prefix)] == [number % 5000 for number in range(500)]
 
 
 def test_bad_lines_are_named_and_the_good_ones_published(
@@ -47,16 +59,9 @@ def test_bad_lines_are_named_and_the_good_ones_published(
 ) -> None:
     monkeypatch.setenv("TRACEJUDGE_MAX_TRACE_BYTES", "4KiB")
     lines = [
-        labelled("yes", output="first"),
-        b"",
-        b"{SECRET",
-        labelled("yes", output=None),
-        {"service": "shop", "output": "SECRET"},
-        b'{"output": "\xff"}',
-        b"   ",
-        b"[" * 100_000,
-        labelled("yes", output="SECRET" * 1000),
-        labelled("yes", output="last"),
+        *(labelled("yes", output="first"), b"", b"{SECRET", labelled("yes", output=None)),
+        *({"service": "shop", "output": "SECRET"}, b'{"output": "\xff"}', b"   ", b"[" * 100_000),
+        *(labelled("yes", output="SECRET" * 1000), labelled("yes", output="last")),
     ]
     ended = served("publish", write_lines("t.jsonl", lines))
     assert (ended.code, ended.out) == (1, "")
@@ -72,22 +77,23 @@ def test_bad_lines_are_named_and_the_good_ones_published(
     assert words(ended.err).endswith("2 traces published, 6 lines skipped")
     assert "SECRET" not in ended.err
     assert [trace["output"] for trace in stored(redis, prefix)] == ["first", "last"]
-
-
-def test_of_many_bad_lines_ten_are_named(served: Run) -> None:
+    # Of many bad lines ten are named.
     ended = served("publish", write_lines("t.jsonl", [b"{"] * 25))
     assert ended.code == 1
     assert re.findall(r"^line (\d+):", ended.err, re.MULTILINE) == [str(number) for number in range(1, 11)]
     assert words(ended.err).endswith("0 traces published, 25 lines skipped")
+    read = dict(read_traces(io.StringIO('{"trace_id": "1", "service": "s", "output": ""}\n\n{\n')))
+    assert read == {1: Trace(trace_id="1", service="s", output=""), 3: "is not JSON"}
 
 
 def test_standard_input_is_published(tmp_path: Path, redis: Redis, redis_url: str, prefix: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRACEJUDGE_")}
     # Disabled is for services that publish by the way, not for who asks for nothing else.
     environment |= {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix, "TRACEJUDGE_DISABLED": "1"}
+    outputs = [f"Größe {number}" for number in range(5)]
     ended = subprocess.run(
         [sys.executable, "-m", "worker.cli", "publish", "-"],
-        input=b"".join(json.dumps(labelled("yes", output=f"Größe {number}")).encode() + b"\n" for number in range(5)),
+        input=b"".join(json.dumps(labelled("yes", output=output)).encode() + b"\n" for output in outputs),
         capture_output=True,
         cwd=tmp_path,
         env=environment,
@@ -96,22 +102,10 @@ def test_standard_input_is_published(tmp_path: Path, redis: Redis, redis_url: st
     )
     assert (ended.returncode, ended.stdout) == (0, b"")
     assert words(ended.stderr.decode()).endswith("5 traces published, 0 lines skipped")
-    assert [trace["output"] for trace in stored(redis, prefix)] == [f"Größe {number}" for number in range(5)]
+    assert [trace["output"] for trace in stored(redis, prefix)] == outputs
 
 
-def test_many_lines_go_in_several_round_trips(
-    served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publish, "_CHUNK", 50)
-    monkeypatch.setattr(publish, "_CHUNK_BYTES", 20_000)
-    lines = [labelled("yes", output="x" * (number % 5000)) for number in range(500)]
-    ended = served("publish", write_lines("t.jsonl", lines))
-    assert ended.code == 0
-    assert words(ended.err).endswith("500 traces published, 0 lines skipped")
-    assert [len(trace["output"]) for trace in stored(redis, prefix)] == [number % 5000 for number in range(500)]
-
-
-def test_a_line_goes_as_it_stands(served: Run, redis: Redis, prefix: str) -> None:
+def test_a_line_goes_as_it_stands(served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that published twice it is judged once, and bears the evaluation id that `evaluate` gives it."""
     line = b'{"trace_id": "1",  "service": "s", "output": "o", "unknown": 1}'
     file = write_lines("t.jsonl", [line])
@@ -119,18 +113,55 @@ def test_a_line_goes_as_it_stands(served: Run, redis: Redis, prefix: str) -> Non
     entries = [fields for _, fields in redis.xrange(f"{prefix}:traces")]
     assert [(fields[b"v"], fields[b"t"]) for fields in entries] == [(b"1", line)] * 2
     assert len({fields[b"p"] for fields in entries}) == 2, "each run is a producer of its own in the accounting"
-
-
-def test_publish_is_exit_code_one_if_traces_do_not_arrive(
-    served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
     redis.set(f"{prefix}:traces", "no stream")
-    ended = served("publish", SAMPLES / "support-bot.jsonl")
-    assert ended.code == 1
-    assert "0 traces published; not all arrived" in words(ended.err)
+    ended = served("publish", file)
+    assert (ended.code, "0 traces published; not all arrived" in words(ended.err)) == (1, True)
 
 
-def test_lines_of_a_file_are_read_one_by_one() -> None:
-    lines = dict(read_traces(io.StringIO('{"trace_id": "1", "service": "s", "output": ""}\n\n{\n')))
-    assert lines == {1: Trace(trace_id="1", service="s", output=""), 3: "is not JSON"}
+# --- account ---
+ACCOUNT_KEYS = [
+    *("published", "dropped", "cut_off", "lost_by_redis", "invalid", "duplicate", "no_rule", "not_sampled", "shed"),
+    *("sampled", "unread"),
+    *("chosen", "scored", "abstained", "unscored", "dead", "waiting", "removed", "lost", "reasons"),
+]
+
+
+def test_the_account_is_one_document_with_the_names_of_the_contract(served: Run) -> None:
+    ended = served("account", "--json")
+    assert (ended.code, ended.err) == (0, "")
+    assert list(ended.document) == ACCOUNT_KEYS
+    assert ended.document == {**dict.fromkeys(ACCOUNT_KEYS, 0), "reasons": {}}
+    served("publish", SAMPLES / "summariser.jsonl")
+    ended = served("account", "--json")
+    assert ended.code == 0
+    assert {name: amount for name, amount in ended.document.items() if amount} == {"published": 21, "unread": 21}
+
+
+def test_the_account_for_people_prints_every_name_and_reason(served: Run, redis: Redis, prefix: str) -> None:
+    assert "Conversations" not in served("account").out
+    counts = {"chosen": 1300, "scored": 1298, "unscored": 2, "unscored:refusal": 2}
+    unreadable = {"unreadable": 3, "unreadable:unreadable_tries": 1, "unreadable:wrong_type": 2}
+    sessions = {"session:gathered": 9, "session:opened": 3, "session:judged": 2}
+    redis.hset(f"{prefix}:account:all", mapping=counts | unreadable | sessions)
+    ended = served("account")
+    assert (ended.code, ended.err) == (0, "")
+    rows = [line.split()[:2] for line in ended.out.splitlines()]
+    assert [row[0] for row in rows if row[0] in ACCOUNT_KEYS] == ACCOUNT_KEYS[:-1]
+    assert ["chosen", "1,300"] in rows
+    assert ["lost", "0"] in rows
+    for head, *rest in (
+        (["unscored", "2"], ["refusal", "2"]),
+        (["unreadable", "3"], ["unreadable_tries", "1"], ["wrong_type", "2"]),
+        (["Conversations"], ["opened", "3"], ["judged", "2"], ["gathering", "1"]),
+    ):
+        first = rows.index(head) + 1
+        assert rows[first : first + len(rest)] == rest
+
+
+def test_accounting_that_does_not_balance_is_exit_code_one(served: Run, redis: Redis, prefix: str) -> None:
+    for scored, lost, meaning in ((1, 2, "unexplained"), (5, -2, "below 0: 2 counted twice")):
+        redis.hset(f"{prefix}:account:all", mapping={"chosen": 3, "scored": scored})
+        as_json, as_table = served("account", "--json"), served("account")
+        assert (as_json.code, as_table.code, as_json.document["lost"]) == (1, 1, lost)
+        assert f"lost {lost} {meaning}" in words(as_table.out)
