@@ -388,9 +388,7 @@ def test_twenty_thousand_producers_are_read_within_a_second(keyspace: Keyspace) 
     assert keyspace.client.info("commandstats").get("cmdstat_scan") == scans, "whatever else there is in Redis"
 
 
-def test_a_batch_that_holds_nothing_breaks_neither_the_accounting_nor_a_worker(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_a_batch_that_holds_nothing_breaks_no_sum_and_no_worker(keyspace: Keyspace, new_worker: Workers) -> None:
     """Redis takes no MGET without keys; and what a script writes for an empty list is an empty object."""
     no_evaluations = '[{"trace":{"trace_id":"1","service":"s","output":""},"evaluations":[]}]'
     for scored, items in enumerate(("[]", "{}", no_evaluations)):

@@ -193,9 +193,7 @@ class Answering(socketserver.BaseRequestHandler):
     ],
     ids=["a web server", "no TLS"],
 )
-def test_another_program_at_the_address_is_told_within_three_seconds(
-    run: Run, answer: bytes, scheme: str, cause: str
-) -> None:
+def test_another_program_there_is_told_within_three_seconds(run: Run, answer: bytes, scheme: str, cause: str) -> None:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answering) as server:
         server.daemon_threads = True
         server.answer = answer  # type: ignore[attr-defined]
@@ -226,9 +224,7 @@ def test_an_exception_ends_a_command_with_its_exit_code(served: Run, monkeypatch
 
 
 # --- packages, completion, and the command as a process of its own ---
-def test_a_command_loads_only_the_packages_that_it_uses(
-    served: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_loads_only_what_it_uses(served: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that a command uses whatever the configuration; runs are with the built-in model, which sends nothing.
 
     Python's own modules are `asyncio` alone; `opentelemetry` comes with redis.

@@ -159,7 +159,7 @@ def test_retry_chooses_again_once(served: Run, keyspace: Keyspace) -> None:
     assert "(6h)" in served("dead", "list").out
 
 
-def test_retry_waits_while_the_model_has_enough_to_do_and_ends_by_ctrl_c(
+def test_retry_waits_for_a_model_and_ends_by_ctrl_c(
     served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(_: float) -> None:
@@ -176,7 +176,7 @@ def test_retry_waits_while_the_model_has_enough_to_do_and_ends_by_ctrl_c(
     assert "1 evaluation chosen again" in ended.out
 
 
-def test_retry_warns_of_judge_models_and_letters_that_it_does_not_know(
+def test_retry_warns_of_unknown_models_and_letters(
     served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = add_dead_letter(keyspace, 1)
@@ -206,9 +206,7 @@ def test_drop_removes_for_good(served: Run, keyspace: Keyspace) -> None:
     assert "0 dead letters dropped" in served("dead", "drop", "--reason", "timeout", "--yes").out
 
 
-def test_drop_asks_on_a_terminal_and_wants_yes_without_one(
-    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drop_asks_on_a_terminal_or_wants_yes(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     name = add_dead_letter(keyspace, 1)
     asked: list[str] = []
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)

@@ -51,9 +51,7 @@ def test_a_deployment_that_serves_is_exit_code_zero(run: Run, stack: ExitStack, 
     assert {name: part.result for name, part in parts.items()} == dict.fromkeys(ALL_WELL, "ok")
 
 
-def test_the_configuration_file_is_named_and_its_absence_is_a_warning(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_configuration_is_named_or_a_warning(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tracejudge.toml").write_text("batch_size = 0", encoding="utf-8")
     ended, parts = examined(run)
     assert (ended.code, list(parts)) == (1, ["configuration"])
@@ -113,9 +111,7 @@ def test_a_password_that_is_wrong_or_missing(run: Run, stack: ExitStack) -> None
     assert examined(run, url=login(server.url, ""))[1]["redis"].result == "ok"
 
 
-def test_tls_where_there_is_none_and_none_where_there_is(
-    run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack, tmp_path: Path
-) -> None:
+def test_tls_on_one_side_only(run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack, tmp_path: Path) -> None:
     files = make_certificates(tmp_path)
     server = stack.enter_context(TlsRedis(files))
     with monkeypatch.context() as impatient:
@@ -196,9 +192,7 @@ def _contents(server: EmbeddedRedis) -> dict[bytes, bytes]:
 
 
 @each_version
-def test_a_user_without_permission_is_broken_and_nothing_is_run(
-    run: Run, stack: ExitStack, binary: ServerBinary
-) -> None:
+def test_a_user_without_permission_is_told_and_nothing_run(run: Run, stack: ExitStack, binary: ServerBinary) -> None:
     """Also where transactions are refused, which keep the questions from being done."""
     server = stack.enter_context(tuned(*KEPT, binary=binary))
     with Redis.from_url(server.url) as client:
@@ -275,7 +269,7 @@ def at_logs(status: int) -> collector.Behaviour:
     return lambda export: collector.failing(status) if export.path == "/v1/logs" else collector.Accept()
 
 
-def test_each_answer_of_a_receiver_has_its_finding(
+def test_answers_of_a_receiver_have_findings(
     run: Run, monkeypatch: pytest.MonkeyPatch, otlp: collector.OtlpReceiver
 ) -> None:
     monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", otlp.endpoint)

@@ -216,9 +216,7 @@ def test_a_judge_is_shown_by_its_name_and_by_its_file_alike(run: Run) -> None:
     assert run("judges", "show", "safety", "--json").document["origin"] == "built-in"
 
 
-def test_a_file_is_named_from_the_working_directory_or_whole(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_named_from_the_folder_or_whole(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def origins() -> list[str]:
         shown = [run("judges", "show", name, "--json") for name in ("polite", f"{tmp_path}/mine/polite.toml")]
         return [ended.document["origin"] for ended in shown]

@@ -26,7 +26,7 @@ def stored(redis: Redis, prefix: str) -> list[dict[str, Any]]:
     return [json.loads(fields[b"t"]) for _, fields in entries if b"t" in fields]
 
 
-def test_the_traces_of_a_file_are_published(
+def test_traces_of_a_file_are_published(
     served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = SAMPLES / "support-bot.jsonl"
@@ -54,7 +54,7 @@ def test_the_traces_of_a_file_are_published(
     assert [len(trace["output"]) for trace in stored(redis, prefix)] == [number % 5000 for number in range(500)]
 
 
-def test_bad_lines_are_named_and_the_good_ones_published(
+def test_bad_lines_are_named_others_published(
     served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACEJUDGE_MAX_TRACE_BYTES", "4KiB")

@@ -116,9 +116,7 @@ def test_for_people_a_table_and_progress_beside_it_and_no_text(ruled: Run, keysp
         assert "SECRET" not in ended.out + ended.err
 
 
-def test_a_judge_that_no_rule_names_is_told_of(
-    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_judge_that_no_rule_names_is_told(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     rules(monkeypatch, NOTHING)
     fill(keyspace, 100)
     ended = served(*SINCE, "--service", "sh*", "--rate", "0.5", "--json")
@@ -130,9 +128,7 @@ def test_a_judge_that_no_rule_names_is_told_of(
     assert read_balanced_account(keyspace).chosen == 100
 
 
-def test_a_stopped_replay_prints_its_counts_and_can_be_resumed(
-    ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_replay_can_be_resumed(ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(number: int) -> None:
         if number > 1:
             raise KeyboardInterrupt
@@ -152,7 +148,7 @@ def test_a_stopped_replay_prints_its_counts_and_can_be_resumed(
     assert len(in_batches(keyspace)) == read_balanced_account(keyspace).chosen == 30
 
 
-def test_redis_may_be_away_for_a_moment_and_for_long_it_ends_and_tells_how_to_go_on(
+def test_redis_may_be_away_for_a_moment_not_for_long(
     ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(number: int) -> None:
@@ -297,9 +293,7 @@ def test_a_new_judge_judges_retained_traces_outside_the_quality_series(pipeline:
 
 
 @pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
-def test_a_higher_rate_judges_only_traces_not_judged_before(
-    pipeline: Pipeline, tmp_path: Path, stack: ExitStack
-) -> None:
+def test_a_higher_rate_judges_only_what_is_left(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> None:
     rule = {"name": "some", "judges": ["relevance_to_query"]}
     pipeline.worker(rules=[rule | {"rate": 0.2}])
     pipeline.publish(make_long_traces(TRACES))

@@ -102,9 +102,7 @@ def test_show_prints_sentences_with_letters_and_where_their_evidence_stands(judg
     assert "position of the trace" in document["rules"][0]
 
 
-def test_an_id_is_a_beginning_of_six_that_means_one_trace_or_a_whole_short_one(
-    judged: Run, redis: Redis, prefix: str
-) -> None:
+def test_an_id_is_a_beginning_of_six_signs_or_a_whole_short_one(judged: Run, redis: Redis, prefix: str) -> None:
     for text, message in (
         ("0af765", f"several traces begin with '0af765': {LENT}, {REFUND}"),
         ("4bf92", "write its first 6 characters"),
@@ -262,9 +260,7 @@ def test_at_a_terminal_outcomes_are_coloured_and_texts_are_not(outbox: Outbox) -
         assert (text in out, "\x1b[32myes\x1b[0m" in out) == (True, is_coloured), out
 
 
-def test_tail_begins_with_the_last_few_and_ends_after_a_count_or_the_last_verdict(
-    served: Run, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tail_begins_and_ends_as_asked(served: Run, outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = [(("--no-follow", "--last", "5", *form), "no verdict in the outbox\n") for form in ((), ("--json",))]
     for arguments, why in nothing:
         ended = served("tail", *arguments)

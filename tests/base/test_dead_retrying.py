@@ -30,6 +30,7 @@ from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import AUTO_RETRY_DELAYS_S, DeadLetter, FinalVerdict, Ledger
 
+Stages = Callable[..., AutoRetry]
 MODELS = {"default": ModelSettings(provider="scripted", model="scripted")}
 REJECTED = ModelRejectedError("no")
 
@@ -163,7 +164,7 @@ def test_a_retry_interrupted_by_a_kill_is_judged_once(keyspace: Keyspace, new_wo
 
 # --- taken up by itself once the cause is gone: few at first, more while they succeed ---
 @pytest.fixture
-def auto_retry(keyspace: Keyspace) -> Callable[..., AutoRetry]:
+def auto_retry(keyspace: Keyspace) -> Stages:
     """Make the stage of one worker, whose thread does not run."""
 
     def make(healthy: Collection[str] = ("scripted",), options: Any = None, **configured: Any) -> AutoRetry:
@@ -177,9 +178,7 @@ def under_way(keyspace: Keyspace) -> list[str]:
     return sorted(name for name, retry in marks(keyspace).items() if retry.batch_id)
 
 
-def test_due_dead_letters_whose_reason_may_pass_are_judged_once(
-    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
-) -> None:
+def test_due_letters_that_may_pass_are_judged_once(keyspace: Keyspace, new_worker: Workers, auto_retry: Stages) -> None:
     ids, now = give_up(keyspace, new_worker, 3), [100.0]
     fault = give_up(keyspace, new_worker, 1, first=5, error=RuntimeError("a fault of ours"))
     assert {letter.reason for letter in letters(keyspace).values()} == {"judge_unavailable", "internal_error"}
@@ -205,9 +204,7 @@ def test_due_dead_letters_whose_reason_may_pass_are_judged_once(
     assert dead(keyspace) == fault
 
 
-def test_where_a_probe_may_be_made_one_is_taken_up(
-    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
-) -> None:
+def test_for_a_probe_one_is_taken_up(keyspace: Keyspace, new_worker: Workers, auto_retry: Stages) -> None:
     give_up(keyspace, new_worker, 30)
     make_retryable(keyspace)
     healthy: list[str] = []
@@ -223,9 +220,7 @@ def test_where_a_probe_may_be_made_one_is_taken_up(
     assert len(under_way(keyspace)) > MIN_PACE
 
 
-def test_few_at_first_and_twice_as_many_while_they_succeed(
-    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
-) -> None:
+def test_few_at_first_and_twice_as_many_later(keyspace: Keyspace, new_worker: Workers, auto_retry: Stages) -> None:
     give_up(keyspace, new_worker, 75)
     make_retryable(keyspace)
     stage, worker = auto_retry(), new_worker()
@@ -241,9 +236,7 @@ def test_few_at_first_and_twice_as_many_while_they_succeed(
     assert_settled(keyspace, scored=75)
 
 
-def test_few_again_once_one_dies_again(
-    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
-) -> None:
+def test_few_again_once_one_dies(keyspace: Keyspace, new_worker: Workers, auto_retry: Stages) -> None:
     give_up(keyspace, new_worker, 90)
     make_retryable(keyspace)
     stage = auto_retry()
@@ -257,9 +250,7 @@ def test_few_again_once_one_dies_again(
     assert read_balanced_account(keyspace).dead == 90 - MIN_PACE
 
 
-def test_each_at_most_five_times_with_growing_waits(
-    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
-) -> None:
+def test_each_five_times_with_growing_waits(keyspace: Keyspace, new_worker: Workers, auto_retry: Stages) -> None:
     (name,) = give_up(keyspace, new_worker, 1)
     stage, waits = auto_retry(), []
     for _ in range(len(AUTO_RETRY_DELAYS_S)):
@@ -280,8 +271,8 @@ def test_each_at_most_five_times_with_growing_waits(
     assert (scheduled(keyspace), read_balanced_account(keyspace).dead) == ({}, 1)
 
 
-def test_dead_letters_without_a_judge_here_are_postponed(
-    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
+def test_letters_without_a_judge_here_are_postponed(
+    keyspace: Keyspace, new_worker: Workers, auto_retry: Stages
 ) -> None:
     ids = give_up(keyspace, new_worker, 2)
     make_retryable(keyspace)
@@ -294,7 +285,7 @@ def test_dead_letters_without_a_judge_here_are_postponed(
     assert keyspace.batches() == {}
 
 
-def test_live_traces_go_first(keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]) -> None:
+def test_live_traces_go_first(keyspace: Keyspace, new_worker: Workers, auto_retry: Stages) -> None:
     give_up(keyspace, new_worker, 1)
     make_retryable(keyspace)
     stage = auto_retry(max_waiting_bytes=1000)
@@ -304,9 +295,7 @@ def test_live_traces_go_first(keyspace: Keyspace, new_worker: Workers, auto_retr
         assert len(keyspace.batches()) == count, waiting
 
 
-def test_removed_dead_letters_leave_the_schedule(
-    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
-) -> None:
+def test_removed_letters_leave_the_schedule(keyspace: Keyspace, new_worker: Workers, auto_retry: Stages) -> None:
     first, second, third = give_up(keyspace, new_worker, 3)
     new_worker().ledger.remove([first])
     make_retryable(keyspace)
@@ -411,9 +400,7 @@ def test_it_is_in_one_place(fresh_keyspaces: Callable[[], Keyspace], steps: list
         assert max(left.values(), default=0) <= 1
 
 
-def test_an_evaluation_left_in_an_older_retry_is_judged_by_the_newest_only(
-    fresh_keyspaces: Callable[[], Keyspace],
-) -> None:
+def test_an_evaluation_of_two_retries_is_judged_by_the_newest(fresh_keyspaces: Callable[[], Keyspace]) -> None:
     # A worker gave the retry up, and ended before it removed the batch.
     keyspace = fresh_keyspaces()
     for doing in ("give up", "retry", "give up the retry", "retry"):

@@ -54,7 +54,7 @@ def test_each_filter_and_all_together(keyspace: Keyspace) -> None:
         assert find(keyspace, **fields) == expected, fields
 
 
-def test_many_and_large_ones_come_in_chunks_and_other_versions_are_skipped(
+def test_many_come_in_chunks_others_are_skipped(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "_FIRST_CHUNK_COUNT", 2)
@@ -171,9 +171,7 @@ def test_a_trace_of_several_dead_letters_counts_its_bytes_once(keyspace: Keyspac
     assert dead(keyspace) == []
 
 
-def test_a_call_is_bounded_and_the_next_goes_on(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_are_bounded_and_go_on(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     give_up(keyspace, new_worker, 10)
     monkeypatch.setattr(store_module, "_PRUNE_COUNT", 2)
     monkeypatch.setattr(store_module, "_MAX_PRUNE_CHUNKS", 3)

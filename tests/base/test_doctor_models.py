@@ -153,9 +153,7 @@ def _key_file() -> str:
     return str(path)
 
 
-def test_a_key_that_is_missing_or_rejected_is_fixed_where_it_is_kept(
-    run: Run, model_of: Configured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_is_fixed_where_it_is_kept(run: Run, model_of: Configured, monkeypatch: pytest.MonkeyPatch) -> None:
     _key_file()
     for settings, fix in (
         ({"api_key_env": "JUDGE_KEY"}, "correct the key in the variable JUDGE_KEY (api_key_env)"),
@@ -178,9 +176,7 @@ def test_a_key_that_is_missing_or_rejected_is_fixed_where_it_is_kept(
     assert "allow_link_local" in f"{finding.what} {finding.fix}"
 
 
-def test_a_real_question_is_asked_only_when_it_is_wanted(
-    run: Run, model_of: Configured, endpoint: ChatEndpoint
-) -> None:
+def test_a_real_question_is_asked_only_on_request(run: Run, model_of: Configured, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour, price = replies.yes_no(), {"input": 1.0, "output": 2.0}
     model_of.configure(endpoint.base_url, price=price)
     _, parts = examined(run, url=NOWHERE)
@@ -409,7 +405,7 @@ def test_a_worker_with_another_configuration_is_named(run: Run, server: Embedded
     assert [finding.name for finding in join_partitions(findings)] == names, "what partitions have in common"
 
 
-def test_rules_that_match_nothing_are_named_with_the_services_seen(
+def test_rules_that_match_nothing_are_named(
     run: Run, server: EmbeddedRedis, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = [

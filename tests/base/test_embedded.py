@@ -92,9 +92,7 @@ def test_written_data_outlives_a_kill(server: EmbeddedRedis) -> None:
     assert server.pid != first
 
 
-def test_takes_another_port_when_the_probed_one_was_taken_unless_it_must_be_kept(
-    server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_takes_another_port_unless_it_must_be_kept(server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     free = free_port()
     ports = iter([server.port, server.port, free])
     monkeypatch.setattr(embedded, "free_port", lambda: next(ports))
@@ -106,9 +104,7 @@ def test_takes_another_port_when_the_probed_one_was_taken_unless_it_must_be_kept
             other.restart()
 
 
-def test_a_program_that_dies_or_is_missing_is_an_error_with_the_fix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_dies_is_an_error_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dying = script(tmp_path / "redis-server", DYING_PROGRAM)
     server = EmbeddedRedis(ServerBinary(dying, "7.0.0", "path"))
     with pytest.raises(EmbeddedRedisError, match=r"status 3: install redis-server .* no such thing here"):
@@ -122,9 +118,7 @@ def test_a_program_that_dies_or_is_missing_is_an_error_with_the_fix(
         EmbeddedRedis()
 
 
-def test_a_program_that_never_answers_is_ended_after_the_deadline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_never_answers_is_ended_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch, pids = embedded.start_watcher, list[int]()
 
     def noted(pid: int, folder: Path) -> subprocess.Popen[bytes]:
@@ -141,9 +135,7 @@ def test_a_program_that_never_answers_is_ended_after_the_deadline(
     assert not psutil.pid_exists(pid)
 
 
-def test_programs_from_path_that_are_too_old_or_broken_are_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_that_are_too_old_or_broken_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {"old": OLD_PROGRAM, "broken": "no program"}.items():
         (tmp_path / name).mkdir()
         script(tmp_path / name / "redis-server", text)

@@ -160,7 +160,7 @@ def test_a_trace_forgotten_while_it_is_judged_gets_no_verdict(keyspace: Keyspace
         assert make_trace(10 * count).trace_id not in judged(keyspace), count
 
 
-def test_a_forgotten_evaluation_that_is_given_up_is_no_dead_letter(
+def test_what_is_given_up_later_is_no_dead_letter(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (batch_id,) = choose(keyspace, 2, age_s=7 * 3600)
@@ -280,9 +280,7 @@ def test_a_person_goes_from_every_place_and_others_stay(keyspace: Keyspace) -> N
     assert (read_balanced_account(keyspace).chosen, ended(keyspace)) == (6, (0, 0, 3, 3))
 
 
-def test_verdicts_of_a_person_are_found_under_the_made_the_configured_and_the_former_keys(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_verdicts_of_a_person_are_found_under_all_keys_of_users(keyspace: Keyspace, new_worker: Workers) -> None:
     keys: tuple[dict[str, Any], ...] = ({}, {"user_key": "first"}, {"user_key": "second"})
     for number, key in enumerate(keys):
         keyspace.append("p1", [make_trace(number, user_id=PERSON), make_trace(number + 10, user_id="u-2")])
@@ -300,9 +298,7 @@ def test_verdicts_of_a_person_are_found_under_the_made_the_configured_and_the_fo
     assert judged(keyspace) == [make_trace(number).trace_id for number in (10, 11, 12)]
 
 
-def test_workers_without_a_key_make_one_and_agree_on_it_also_when_redis_has_lost_it(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_without_a_key_make_one_and_agree_on_it(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_FRESH_S", 0.0)
     with ThreadPoolExecutor(8) as threads:
         workers = [UserKeys(settings_of(keyspace), keyspace.store) for _ in range(8)]

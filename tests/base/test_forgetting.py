@@ -33,9 +33,7 @@ def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
 
 
 @pytest.mark.parametrize("whom", [("--trace-id", TRACE.trace_id), ("--user-id", "u-1729")], ids=["trace", "person"])
-def test_json_output_holds_erased_counts_and_remaining_data(
-    served: Run, keyspace: Keyspace, whom: tuple[str, str]
-) -> None:
+def test_json_output_holds_counts_and_what_stays(served: Run, keyspace: Keyspace, whom: tuple[str, str]) -> None:
     dry, first, second = (served("forget", *whom, "--json", *more) for more in (("--dry-run",), (), ()))
     counts = dict.fromkeys(COUNTS, 0) | {"traces": 1, "evaluations": 1}
     assert (dry.code, first.code, second.code) == (0, 0, 1)
@@ -63,9 +61,7 @@ def test_text_output_is_a_table_with_remaining_data(served: Run, monkeypatch: py
     assert "no trace begins with 'nothing'" in ended.err
 
 
-def test_what_is_not_all_erased_is_exit_code_one(
-    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_erased_in_part_is_code_one(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     for error, code in ((StoreError("Redis does not answer (TimeoutError)"), 1), (KeyboardInterrupt(), 130)):
 
         def stop(_: object, error: BaseException = error) -> None:

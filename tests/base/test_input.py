@@ -102,9 +102,7 @@ def test_traces_published_before_any_worker_runs_are_judged_later(pipeline: Pipe
 LARGEST = 1_000
 
 
-def test_no_script_unpacks_more_than_lua_can(
-    keyspace: Keyspace, leases: Leases, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_script_unpacks_too_much(keyspace: Keyspace, leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
     # One call of the script fills a batch only if its traces have many judges; here each trace has one.
     monkeypatch.setattr("worker.core.ingest.consumer._MAX_COST", LARGEST * LARGEST)
     chosen = IngestHarness(keyspace, batch_size=LARGEST)

@@ -107,9 +107,7 @@ def cases() -> Iterator[tuple[str, Case]]:
         yield f"an answer that cannot be true: {absurd!r:.150}", Case(absurd, 4, ignored=2)
 
 
-def test_verdicts_are_delivered_counted_or_wait_for_the_receiver(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
+def test_verdicts_are_delivered_counted_or_wait(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     for name, case in cases():
         waiting: list[int] = []
         otlp.forget()
@@ -135,9 +133,7 @@ def test_verdicts_are_delivered_counted_or_wait_for_the_receiver(
         assert ignored == case.ignored, name
 
 
-def test_the_reason_of_a_wait_is_logged_when_it_changes(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
+def test_the_reason_of_a_wait_is_logged_once(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     otlp.behaviour = sequence(*map(failing, [503] * 7 + [429]), ACCEPT)
     keyspace.send(make_verdict(1))
     with capture_logs() as logged:
@@ -170,9 +166,7 @@ def test_while_spans_wait_no_event_is_sent(keyspace: Keyspace, otlp: OtlpReceive
     assert exports == [("/v1/traces", 200), ("/v1/logs", 503), ("/v1/logs", 200)]
 
 
-def test_an_item_that_the_receiver_fails_over_is_found_and_dropped_alone(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
+def test_an_item_that_fails_is_found_and_dropped_alone(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     for status in (500, 507):
         for bad in ([0], [9], [3, 4, 5, 6], [0, 5, 9]):
             otlp.forget()
@@ -186,9 +180,7 @@ def test_an_item_that_the_receiver_fails_over_is_found_and_dropped_alone(
             assert len(waits) <= 4, (status, bad)
 
 
-def test_a_receiver_that_fails_over_everything_gets_all_of_it_later(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
+def test_a_receiver_that_fails_gets_everything_later(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     otlp.behaviour = failing(500)
     keyspace.send(*numbered(10))
     worker = sender()
@@ -199,7 +191,7 @@ def test_a_receiver_that_fails_over_everything_gets_all_of_it_later(
     assert len(otlp.exports) < 60
 
 
-def test_a_single_verdict_that_always_fails_is_given_up(
+def test_one_that_always_fails_is_given_up(
     keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     otlp.behaviour = poison(0)
@@ -210,9 +202,7 @@ def test_a_single_verdict_that_always_fails_is_given_up(
     assert (spans, events, dropped, len(waits)) == ([], 1, {"server_error": 1}, 12)
 
 
-def test_events_are_switched_off_where_their_path_alone_is_absent(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
+def test_events_are_switched_off_without_their_path(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     for status in (404, 405):
         otlp.forget()
         otlp.behaviour = at_logs(failing(status))
@@ -247,9 +237,7 @@ def test_an_answer_that_comes_byte_by_byte_ends_with_the_deadline(begins: bytes,
         assert dribbler.ended.wait(PATIENCE_S), "the connection stays open"
 
 
-def test_a_receiver_that_is_down_delays_and_loses_nothing(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
+def test_a_receiver_that_is_down_loses_nothing(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     otlp.close()
     worker = sender()
     keyspace.send(*numbered(3))
@@ -289,9 +277,7 @@ def test_meanwhile_the_metrics_go_on(keyspace: Keyspace, otlp: OtlpReceiver, sen
     assert keyspace.measure(groups=("otel",)).outbox["otel"].lag == 0
 
 
-def test_a_stop_during_a_wait_leaves_the_entries_to_others(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
+def test_a_stop_during_a_wait_leaves_entries_to_others(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     otlp.behaviour = failing(503)
     keyspace.send(*numbered(3))
     stopped, successor = sender(), sender()

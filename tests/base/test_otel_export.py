@@ -77,9 +77,7 @@ def telemetry(otlp: OtlpReceiver) -> dict[str, list[dict[str, object]]]:
     return json.loads(json.dumps(rows))
 
 
-def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_events(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
+def test_a_verdict_becomes_spans_and_events(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     worker, explaining, rows = sender(), sender(export_explanations=True), {}
     for name, verdict in VERDICTS.items():
         otlp.forget()
@@ -103,7 +101,7 @@ def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_events(
     assert {name: row for name, row in rows.items() if row != golden[name]} == {}
 
 
-def test_the_variables_of_opentelemetry_name_receiver_key_and_resource(
+def test_variables_of_opentelemetry_are_read(
     keyspace: Keyspace, otlp: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
@@ -150,7 +148,7 @@ def test_spans_sent_twice_are_equal(keyspace: Keyspace, otlp: OtlpReceiver, send
     assert len({span.span_id for span in otlp.spans}) == len(otlp.spans) == 6
 
 
-def test_dead_letters_repeats_and_canaries_are_acknowledged_and_not_sent(
+def test_dead_letters_repeats_and_canaries_are_not_sent(
     keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
 ) -> None:
     worker = sender()
@@ -166,9 +164,7 @@ def test_dead_letters_repeats_and_canaries_are_acknowledged_and_not_sent(
     assert [span.attributes["tracejudge.origin"] for span in otlp.spans] == ["live", "live", "replay"]
 
 
-def test_what_cannot_be_a_span_is_counted_and_other_versions_wait(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
+def test_what_cannot_be_a_span_is_counted_or_waits(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     worker = sender()
     assert sorted(
         (sample.labels["reason"], sample.value)
@@ -246,7 +242,7 @@ def lose_acknowledgement(exporter: ExportConsumer) -> None:
     exporter.acknowledge = away  # type: ignore[assignment,method-assign]
 
 
-def test_metrics_count_each_verdict_once_whatever_is_lost(
+def test_metrics_count_each_once(
     keyspace: Keyspace, proxy: Proxy, far: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics = Metrics(settings_of(far))
@@ -307,7 +303,7 @@ def grow_old(keyspace: Keyspace) -> None:
         keyspace.client.xclaim(*group, entry["consumer"], 0, [entry["message_id"]], idle=2 * STALE_MS, justid=True)
 
 
-def test_spans_are_sent_once_though_redis_or_the_worker_stalls(
+def test_spans_are_sent_once_whoever_stalls(
     keyspace: Keyspace, proxy: Proxy, sending: tuple[Sending, Sending], otlp: OtlpReceiver
 ) -> None:
     worker, successor = sending

@@ -333,9 +333,7 @@ def test_entries_trimmed_ahead_of_a_replay_are_reported(keyspace: Keyspace) -> N
     assert finish_replay(replay) == {"cut_off": 1, "cut_off_ms": 14_000}, "when all that is left goes it ends"
 
 
-def test_an_entry_removed_between_reading_and_choosing_is_not_replayed(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_removed_after_reading_is_not_replayed(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a trace that is to be forgotten would live on in a batch."""
     publish(keyspace, range(2))
     replay = Replays(keyspace).begin()
