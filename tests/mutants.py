@@ -81,7 +81,7 @@ PARTS: Final = {
         """
         tests/producers/test_sdk_script.py tests/core/test_choose_*.py tests/core/test_ledger.py
         tests/core/test_leases*.py tests/base/test_accounting.py tests/core/test_heartbeat*.py
-        tests/features/late_feedback/test_feedback_*.py tests/base/test_forget_*.py tests/base/test_replay_walk.py
+        tests/features/late_feedback/test_feedback_*.py tests/base/test_forget_*.py tests/base/test_replay.py
         tests/core/test_judging_parking.py tests/base/test_dead_*.py tests/core/test_backlog.py
         tests/features/panels/test_panel_judging.py
         """,
@@ -142,7 +142,6 @@ PARTS: Final = {
         """
         tests/core/test_verdict_counter.py tests/core/test_prometheus_export.py
         tests/features/python/test_explorations.py tests/core/test_outbox_*.py tests/base/test_otel_*.py
-        tests/base/test_export_*.py
         """,
     ),
     "rules": Part(

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from support.lazy import Lazy
 
+from benchmarks import coverage, declines, fleets, weighted
+from benchmarks.coverage import DESIGNS, conversations, sums_of
+from benchmarks.declines import Days
+from benchmarks.fleets import BUCKETS_PER_HOUR, Run, Traffic, hours_of, simulate
 from judges.agreement.intervals import wilson
 from judges.agreement.shares import Sums, design_effect, estimate_share, merge_sums, student, weight_class
-from tests.base import coverage, declines, fleets, weighted
-from tests.base.coverage import DESIGNS, conversations, sums_of
-from tests.base.declines import Days
-from tests.base.fleets import BUCKETS_PER_HOUR, Run, Traffic, hours_of, simulate
 from worker.base.monitor.baseline import Baseline, Day, Hour, baseline, find_decline, flat, hour_of
 from worker.base.monitor.detector import (
     TRAFFIC_MIX,

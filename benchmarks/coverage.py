@@ -7,9 +7,11 @@ import numpy as np
 from numpy.random import Generator
 
 from judges.agreement.intervals import difference
-from judges.agreement.shares import ClassSums, SessionSums, Sums, estimate_share
+from judges.agreement.shares import ClassSums, SessionSums, ShareEstimate, Sums, estimate_share
 
 SHARES = (0.5, 0.8, 0.9, 0.95)
+_ERRORS = 0.05
+"""Share of traces with an error."""
 
 
 class Window(NamedTuple):
@@ -52,7 +54,7 @@ def uniform(chance: Generator, share: float, size: int) -> Window:
 def errors_always(chance: Generator, share: float, size: int) -> Window:
     """Judge every trace with an error, 5 % of the traffic and failing twice as often, and one of ten of the others."""
     traces = round(size / 0.145)
-    is_error = chance.random(traces) < 0.05
+    is_error = chance.random(traces) < _ERRORS
     fails = (1 - share) / 1.05
     return drawn(chance, np.where(is_error, 1.0, 0.1), 1 - fails * np.where(is_error, 2, 1), share)
 
@@ -74,7 +76,7 @@ def continuous(chance: Generator, share: float, size: int) -> Window:
 def continuous_errors(chance: Generator, share: float, size: int) -> Window:
     """Judge errors always, and others with a probability that falls all the time."""
     traces = round(size / 0.35)
-    is_error = chance.random(traces) < 0.05
+    is_error = chance.random(traces) < _ERRORS
     probability = np.where(is_error, 1.0, np.exp(np.linspace(0, -np.log(20), traces)))
     return drawn(chance, probability, 1 - (1 - share) / 1.05 * np.where(is_error, 2, 1), share)
 
@@ -134,12 +136,18 @@ def uneven_table(
                 chance, covered, width = np.random.default_rng(seed), 0, 0.0
                 for _ in range(runs):
                     window = uneven(chance, sizes, share, count, 0.25)
-                    estimate = estimate_share(sums_of(window.weights, window.passed, window.sessions))
-                    assert estimate is not None
+                    estimate = _estimate(sums_of(window.weights, window.passed, window.sessions))
                     covered += estimate.low <= share <= estimate.high
                     width += (estimate.high - estimate.low) / runs
                 table[sizes, count, share] = covered / runs, width
     return table
+
+
+def _estimate(sums: Sums, history: Sums | None = None) -> ShareEstimate:
+    share = estimate_share(sums, history)
+    if share is None:
+        raise ValueError("a window without verdicts")
+    return share
 
 
 def covers(window: Window, history: Sums | None = None) -> bool:
@@ -212,9 +220,7 @@ def difference_coverage(
         earlier, later = make(chance, before), make(chance, now)
         sums = [sums_of(each.weights, each.passed, each.sessions) for each in (earlier, later)]
         # Each period is the history of the other.
-        old, new = estimate_share(sums[0], sums[1]), estimate_share(sums[1], sums[0])
-        assert old is not None
-        assert new is not None
+        old, new = _estimate(sums[0], sums[1]), _estimate(sums[1], sums[0])
         _, low, high = difference(new.interval, old.interval)
         covered += low <= later.truth - earlier.truth <= high
     return covered / runs
