@@ -1,6 +1,8 @@
 """Coverage of 95 % intervals: windows of judgements drawn by every way of sampling, beside the share they come from."""
 
+import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -177,27 +179,24 @@ def sizes_of(name: str) -> tuple[int, ...]:
 
 def table(runs: int, seed: int = 1) -> dict[tuple[str, float, int], float]:
     """Return the coverage of every way of sampling, share and number of judgements."""
-    return {
-        (name, share, size): coverage(lambda c, d=design, p=share, n=size: d(c, p, n), runs, seed)
-        for name, design in DESIGNS.items()
-        for share in SHARES
-        for size in sizes_of(name)
-    }
+    cells = [(name, share, size) for name in DESIGNS for share in SHARES for size in sizes_of(name)]
+    return {cell: coverage(partial(_draw, *cell), runs, seed) for cell in cells}
+
+
+def _draw(name: str, share: float, size: int, chance: Generator) -> Window:
+    return DESIGNS[name](chance, share, size)
 
 
 def session_table(
     runs: int, counts: tuple[int, ...] = (40, 100, 250), seed: int = 2
 ) -> dict[tuple[float, float, int, bool], float]:
     """Return the coverage of conversations by correlation, share and number of sessions, without and with history."""
-    return {
-        (correlation, share, count, past): coverage(
-            lambda c, p=share, n=count, r=correlation: conversations(c, p, n, r), runs, seed, with_history=10 * past
-        )
-        for correlation in (0.1, 0.25, 0.5)
-        for share in SHARES
-        for count in counts
-        for past in (False, True)
-    }
+    cells = itertools.product((0.1, 0.25, 0.5), SHARES, counts, (False, True))
+    return {cell: coverage(partial(_converse, *cell[:3]), runs, seed, with_history=10 * cell[3]) for cell in cells}
+
+
+def _converse(correlation: float, share: float, count: int, chance: Generator) -> Window:
+    return conversations(chance, share, count, correlation)
 
 
 PAIR_DESIGNS: dict[str, Callable[[Generator, float], Window]] = {

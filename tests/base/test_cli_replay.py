@@ -292,19 +292,6 @@ def test_a_new_judge_judges_retained_traces_outside_the_quality_series(pipeline:
     assert worker.scrape().total("tracejudge_verdicts_total") <= counted + 1
 
 
-@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
-def test_a_higher_rate_judges_only_what_is_left(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> None:
-    rule = {"name": "some", "judges": ["relevance_to_query"]}
-    pipeline.worker(rules=[rule | {"rate": 0.2}])
-    pipeline.publish(make_long_traces(TRACES))
-    sampled = pipeline.settled(TRACES).sampled
-    document = Programs(pipeline, tmp_path, stack, rules=[rule | {"rate": 0.6}]).make("relevance_to_query")
-    account = pipeline.settled(TRACES)
-    assert document["already_judged"] == sampled
-    assert (account.chosen, account.scored, account.lost) == (sampled + document["chosen"],) * 2 + (0,)
-    assert {(verdict.origin, verdict.probability) for verdict in verdicts(pipeline)} == {("live", 0.2), ("replay", 0.6)}
-
-
 @pytest.mark.slow("several replays")
 def test_concurrent_and_repeated_replays_judge_once(pipeline: Pipeline, programs: Programs) -> None:
     pipeline.worker(rules=[*LATER, {"name": "not yet", "judges": ["safety"], "rate": 0.0}], roles="ingest,judge,export")

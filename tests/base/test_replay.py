@@ -132,6 +132,16 @@ def test_only_the_requested_judges_judge_only_the_requested_services(keyspace: K
     assert chosen == [make_trace(2).trace_id, make_trace(3).trace_id]
 
 
+def test_a_higher_rate_judges_only_what_is_left(keyspace: Keyspace) -> None:
+    rule = Rule(name="some", judges=("safety",), rate=0.2)
+    publish(keyspace, range(200), rule)
+    live = len(in_batches(keyspace))
+    counted = Replays(keyspace, rules=(msgspec.structs.replace(rule, rate=0.6),)).make()
+    assert (counted["already_judged"], len(in_batches(keyspace))) == (live, live + counted["chosen"])
+    origins = {(evaluation.origin, evaluation.probability) for _, evaluation in in_batches(keyspace)}
+    assert origins == {("live", 0.2), ("replay", 0.6)}
+
+
 def test_a_judge_that_no_rule_names_gets_every_trace_or_a_share_of_them(keyspace: Keyspace) -> None:
     publish(keyspace, range(200))
     replays = Replays(keyspace, rules=(NOTHING,), models={"big": ModelSettings(provider="lexical", label="big")})
