@@ -290,7 +290,7 @@ def stated_delays(seed: int, traffic: Traffic, drops: Sequence[float], runs: int
         if run.norm is None or run.limits is None:
             raise ValueError("no baseline")
         delays_h.append([delay_hours(run.norm, run.limits, drop) for drop in drops])
-    return np.array(delays_h).mean(0)
+    return np.asarray(np.mean(delays_h, 0))
 
 
 class Second(NamedTuple):
