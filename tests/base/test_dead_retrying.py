@@ -8,16 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.dead_parts import (
-    OLD_S,
-    dead,
-    give_up,
-    make_retryable,
-    marks,
-    read_balanced_account,
-    retry_all,
-    scheduled,
-)
+from support.dead_parts import OLD_S, dead, give_up, make_retryable, marks, read_balanced_account, retry_all, scheduled
 from support.judging_parts import Workers, assert_settled, choose, failing, judged, letters
 from support.stage_parts import HOUR, Keyspace, make_trace, make_verdict, rules_of, settings_of
 

@@ -438,10 +438,7 @@ def test_invalid_options_of_a_replay_are_refused(keyspace: Keyspace) -> None:
         (with_rule, "safety", {"since": "2100-01-01"}, "--since: must be before now"),
         (with_rule, "safety", {"since": "5m", "until": "10m"}, "--since: must be before --until"),
         (with_rule, "safety", {"since": "25.1h"}, "remembers verdicts for 25h"),
-        (
-            *(with_rule, "safety", {"rate": 0.5}),
-            "--rate is for judges that no rule names, and rule 'all' names safety",
-        ),
+        (*(with_rule, "safety", {"rate": 0.5}), "--rate is for judges that no rule names, and rule 'all' names safety"),
         (with_rule, "safety", {"model": "default"}, "--model is for judges that no rule names, and rule 'all'"),
         (without, "safety", {"model": "defualt"}, "there is no [models.defualt]; did you mean default?"),
         (without, "user_frustration", {"model": "c"}, NO_FORM),
