@@ -258,10 +258,8 @@ judges = ["safety"]
 
 def complete(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     program = "import sys; sys.argv[0] = 'tracejudge'; from tracejudge_worker import main; main()"
-    command = [sys.executable, "-c", program]
-    return subprocess.run(
-        command, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False
-    )
+    command, env = [sys.executable, "-c", program], os.environ | environment
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
 def test_values_are_completed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,10 +105,8 @@ def test_show_prints_the_requests_for_a_trace(run: Run) -> None:
         if judge.run is not None:
             assert (sections, head.endswith("asks no judge model.\n")) == ([], True), name
             continue
-        count, blocks = (
-            len(messages),
-            list(zip(sections[::2], (text.strip("\n") for text in sections[1::2]), strict=True)),
-        )
+        count, texts = len(messages), (text.strip("\n") for text in sections[1::2])
+        blocks = list(zip(sections[::2], texts, strict=True))
         asked = [block for block in blocks if block[0].endswith(", for a model of decisions")]
         assert bool(asked) is (judge.decision_form is not None), name
         *blocks, schema = [block for block in blocks if block not in asked]

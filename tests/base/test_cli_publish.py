@@ -33,10 +33,8 @@ def test_traces_of_a_file_are_published(
     ended = served("publish", file)
     assert (ended.code, ended.out) == (0, "")
     assert words(ended.err).endswith("21 traces published, 0 lines skipped")
-    traces, published = (
-        [json.loads(line) for line in file.read_text("utf-8").split("\n") if line],
-        stored(redis, prefix),
-    )
+    traces = [json.loads(line) for line in file.read_text("utf-8").split("\n") if line]
+    published = stored(redis, prefix)
     assert [trace["id"] for trace in published] == [trace["id"] for trace in traces]
     assert published[0] == traces[0]
     # Unknown fields are published with a warning.

@@ -129,9 +129,8 @@ def test_each_provider_is_asked_in_its_own_way(model_of: Configured, monkeypatch
 @pytest.mark.usefixtures("_no_names")
 def test_an_endpoint_that_is_not_there(model_of: Configured, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
     port = free_port()
-    assert model_of(f"http://127.0.0.1:{port}/v1")[:2] == (
-        *("broken", f"nothing listens at http://127.0.0.1:{port}/v1/models"),
-    )
+    away = ("broken", f"nothing listens at http://127.0.0.1:{port}/v1/models")
+    assert model_of(f"http://127.0.0.1:{port}/v1")[:2] == away
     unknown = "http://no-such-host.invalid/v1"
     assert model_of(unknown).what == f"the name of {unknown}/models cannot be resolved"
     server = stack.enter_context(Lister())

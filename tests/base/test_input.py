@@ -116,20 +116,16 @@ def test_no_script_unpacks_too_much(keyspace: Keyspace, leases: Leases, monkeypa
     (taken,) = leases.take("lexical", "ours", 10)
     assert len(taken.tries) == LARGEST
     ledger = Ledger(keyspace.store, settings_of(keyspace))
-    letters = [
-        (letter(batch, place), make_verdict(evaluation_id=evaluation.id))
-        for place, evaluation in enumerate(evaluations)
-    ]
+    verdicts = [make_verdict(evaluation_id=evaluation.id) for evaluation in evaluations]
+    letters = [(letter(batch, place), verdict) for place, verdict in enumerate(verdicts)]
     assert sum(ledger.add_dead_letter(letters)) == LARGEST
     leases.finish(batch.id, "lexical")
     (retried,) = retry_all(keyspace, settings_of(keyspace, batch_size=LARGEST))
     assert len(retried.chosen) == len(marks(keyspace)) == LARGEST
     retries = list(keyspace.batches().values())
     assert [len(over) for over in ledger.already_finished([batch, *retries])] == [LARGEST, 0]
-    half = [
-        FinalVerdict.encode(make_verdict(evaluation_id=evaluation.id), evaluation.period)
-        for evaluation in evaluations[: LARGEST // 2]
-    ]
+    pairs = list(zip(verdicts, evaluations, strict=True))[: LARGEST // 2]
+    half = [FinalVerdict.encode(verdict, evaluation.period) for verdict, evaluation in pairs]
     assert sum(ledger.record(half)) == len(dead(keyspace)) == LARGEST // 2
     settings = settings_of(keyspace)
     subject = ForgetTarget(user_id="somebody", user_keys=UserKeys(settings, keyspace.store).all())

@@ -126,9 +126,8 @@ def test_verdicts_are_delivered_counted_or_wait(keyspace: Keyspace, otlp: OtlpRe
         if name.startswith("busy"):
             assert set(waiting) == {case.count}, name
         if name.startswith("no large"):
-            assert [event.attributes["gen_ai.response.id"] for event in otlp.logs] == [
-                verdict.response_id for verdict in numbered(case.count)
-            ], name
+            names = [event.attributes["gen_ai.response.id"] for event in otlp.logs]
+            assert names == [verdict.response_id for verdict in numbered(case.count)], name
         ignored = sum(select_metrics(samples(worker.metrics), "export_answers_ignored_total").values())
         assert ignored == case.ignored, name
 

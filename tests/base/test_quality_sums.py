@@ -52,9 +52,8 @@ class Monitoring:
 
     def count(self, day: int, *verdicts: Verdict) -> None:
         """Count verdicts that come on a day after the first."""
-        self.sums.deliver(
-            publish(self._keyspace, verdicts, [DAY_MS + day * DAY_S * 1000 + self._written] * len(verdicts))
-        )
+        times = [DAY_MS + day * DAY_S * 1000 + self._written] * len(verdicts)
+        self.sums.deliver(publish(self._keyspace, verdicts, times))
         self._written += 1
 
     def prune(self, day: int) -> None:

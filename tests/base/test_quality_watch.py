@@ -88,11 +88,8 @@ def test_gauges_show_the_share_with_its_interval(keyspace: Keyspace) -> None:
     shown = {name: worker.value(name) for name in expected}
     tolerances = {"lowest": 0.01, "highest": 0.01} | dict.fromkeys(("lower", "upper"), 2e-3)
     tolerances |= dict.fromkeys(("effective_n", "abstained_lower", "unscored_lower"), 2e-3)
-    assert {
-        name: value
-        for name, value in expected.items()
-        if shown[name] != pytest.approx(value, abs=tolerances.get(name, 1e-9))
-    } == {}, shown
+    approximate = {name: pytest.approx(value, abs=tolerances.get(name, 1e-9)) for name, value in expected.items()}
+    assert shown == approximate
     assert worker.value("judgements", "model=large") == 60
     assert worker.value("share", "model=large") == pytest.approx(0.9)
 

@@ -105,10 +105,8 @@ def test_the_same_traces_are_chosen_as_live(keyspace: Keyspace, any_redis_url: s
         take(live, *rules)
         take(keyspace)
         replayed = Replays(keyspace, rules=rules).make("safety", "relevance_to_query")
-        as_live = [
-            (trace_id, msgspec.structs.replace(evaluation, origin="replay"))
-            for trace_id, evaluation in in_batches(live)
-        ]
+        replaced = msgspec.structs.replace
+        as_live = [(name, replaced(evaluation, origin="replay")) for name, evaluation in in_batches(live)]
     assert in_batches(keyspace) == as_live
     assert 100 < len(as_live) == replayed["chosen"] < 250
     assert 0 < replayed["not_matching"] < 202 == replayed["traces"]

@@ -110,6 +110,5 @@ def _compile(library: Path) -> None:
         if os.environ.get("CI") == "true":
             pytest.fail("no C compiler: install gcc and libc6-dev")
         pytest.skip("no C compiler")
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-o", library, Path(__file__).with_name("experiment_clock.c")], check=True
-    )
+    source = Path(__file__).with_name("experiment_clock.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)

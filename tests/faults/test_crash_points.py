@@ -327,9 +327,8 @@ def _not_exported(keyspace: Keyspace, counted: float, folder: Path) -> Iterator[
         yield f"pending for {left}, {len(ids)} verdicts, {len(files)} lines"
     if keyspace.accounting().get("removed"):
         return  # some verdicts were erased
-    counts = keyspace.counted(
-        "outbox", *(f"{name}:{group}" for name in ("exported", "outbox_cut_off") for group in GROUPS)
-    )
+    names = [f"{name}:{group}" for name in ("exported", "outbox_cut_off") for group in GROUPS]
+    counts = keyspace.counted("outbox", *names)
     read = [counts[f"exported:{group}"] + counts[f"outbox_cut_off:{group}"] for group in GROUPS]
     if read != [counts["outbox"]] * len(GROUPS) or len(ids) != scored or set(files) != set(ids):
         yield f"{read} of {counts['outbox']} are exported, {len(files)} lines of {len(ids)} verdicts"

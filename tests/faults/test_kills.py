@@ -125,9 +125,7 @@ def test_second_judgings_of_cascades_survive_kills(experiment: Experiment) -> No
             # The hours of the verdicts are in the window once they ended an hour ago.
             shares = read_shares(experiment.pipeline.store, time.time() + 2 * 3600)
             sums = [share.sums for share in shares if share.series.judge == judge]
-            return [(each.first, each.second, each.second_weight, each.passed, each.waiting) for each in sums] == [
-                required
-            ]
+            return [(it.first, it.second, it.second_weight, it.passed, it.waiting) for it in sums] == [required]
 
         wait_until(is_counted, bounded_s(30), f"all verdicts of {judge} to be counted")
 
