@@ -13,6 +13,7 @@ from support.cli_parts import Run, words
 from support.dead_parts import dead, marks, read_balanced_account
 from support.doctor_parts import be_present, examined
 from support.stage_parts import HOUR, IngestHarness, Keyspace, make_trace, make_verdict, settings_of
+from transcripts import check_transcript
 
 from tracejudge import Feedback, Usage
 from worker.base.dead_letters import command as retry_module
@@ -47,67 +48,11 @@ def add_dead_letter(
     return evaluation.id
 
 
-def test_the_newest_are_listed_first_as_a_table_or_in_json(served: Run, keyspace: Keyspace) -> None:
-    one = add_dead_letter(keyspace, 1, service="shop-a", output=SECRET)
-    two = add_dead_letter(keyspace, 2, reason="rate_limited", service="[b]\x1b[1mx", output=SECRET)
-    ended = served("dead", "list")
-    assert ended.code == 0
-    head, first, second = ended.out.splitlines()
-    assert head.split() == ["id", "age", "reason", "calls", "service", "judge", "version", "judge", "model"]
-    assert (first.split()[0], first.split()[2:4]) == ("000000000000", ["rate_limited", "2"])
-    version = make_verdict(1, judge="safety").judge_version[:8]
-    assert second.split()[2:] == ["timeout", "1", "shop-a", "safety", version, "gpt-6-luna"]
-    assert "\x1b" not in ended.out
-    assert SECRET not in ended.out
-    assert "2 dead letters of 2" in ended.err
-    ended = served("dead", "list", "--json")
-    assert [line["id"] for line in ended.lines] == [two, one]
-    assert ended.lines[1].keys() == {
-        *("id", "reason", "attempts", "service", "judge", "judge_version", "judge_model", "origin", "trace_id"),
-        *("chosen_at", "given_up_at", "age_s", "retrying", "revivals", "bytes"),
-    }
-    assert SECRET not in ended.out
-    assert [line["id"] for line in served("dead", "list", "--json", "--oldest", "--limit", 1).lines] == [one]
-    add_dead_letter(keyspace, 3, reason="unknown_judge_version", service="a-service-with-a-long-name-" * 5)
-    _, letter, *_ = served("dead", "list").out.splitlines()
-    assert "unknown_judge_version" in letter, "not wrapped without a terminal"
-
-
 FILTERS = (
-    (("--reason", "rate_limited"), [2]),
-    (("--service", "shop-*"), [3, 1]),
-    (("--judge", "groundedness"), [3]),
-    (("--judge", "groundedness", "--judge", "safety"), [3, 2, 1]),
-    (("--older-than", "8h"), [2, 1]),
-    (("--newer-than", "510m"), [3, 2]),
-    (("--newer-than", "510m", "--older-than", "450m"), [2]),
-    (("--id", f"{3:032x}"), [2]),
-    (("--reason", "internal_error"), []),
+    *("", "--oldest --limit 1", "--reason rate_limited", "--service shop-*", "--judge groundedness", "--older-than 8h"),
+    *("--judge groundedness --judge safety", "--newer-than 510m", "--newer-than 510m --older-than 450m"),
+    *(f"--id {3:032x}", "--reason internal_error", "--id ffffff", "--trace-id ffffff", "--older-than soon"),
 )
-
-
-def test_letters_are_filtered(served: Run, keyspace: Keyspace) -> None:
-    ids = {
-        1: add_dead_letter(keyspace, 1, service="shop-a"),
-        2: add_dead_letter(keyspace, 2, service="lab", reason="rate_limited"),
-        3: add_dead_letter(keyspace, 3, service="shop-b", judge="groundedness"),
-    }
-    for options, numbers in FILTERS:
-        ended = served("dead", "list", "--json", *options)
-        assert (ended.code, [line["id"] for line in ended.lines]) == (0, [ids[number] for number in numbers]), options
-        counted = served("dead", "retry", "--dry-run", "--json", *options).document
-        assert counted["chosen"] == len(numbers), options
-        assert served("dead", "drop", "--dry-run", "--json", *options).document["found"] == len(numbers), options
-    # Ids that match nothing end with 1.
-    for command in (("list",), ("list", "--json"), ("retry", "--dry-run"), ("drop", "--dry-run")):
-        for option in ("--id", "--trace-id"):
-            ended = served("dead", *command, option, "ffffff")
-            assert (ended.code, ended.out) == (1, ""), (command, option)
-            assert "no dead letter fits 'ffffff'" in words(ended.err), (command, option)
-    ended = served("dead", "list", "--older-than", "soon")
-    assert (ended.code, "--older-than: write 90s, 15m or 24h" in words(ended.err)) == (2, True)
-
-
 FIELDS = {
     **dict.fromkeys(("input", "output", "user_id", "session_id", "error"), SECRET),
     "messages": [],
@@ -119,28 +64,21 @@ FIELDS = {
 }
 
 
-def test_show_tells_everything_but_texts_unless_asked(served: Run, keyspace: Keyspace) -> None:
-    name = add_dead_letter(keyspace, 1, **FIELDS)
-    ended = served("dead", "show", name, "--json")
-    document = ended.document
-    assert ended.code == 0
-    assert SECRET not in ended.out
-    assert (document["id"], document["reason"], document["probability"]) == (name, "timeout", 0.5)
-    trace = document["trace"]
-    assert (trace["output"], trace["user_id"], trace["environment"]) == ("23 signs", "23 signs", "prod")
-    assert trace["context"] == "2 items, 53 bytes"
-    assert trace["usage"] == {"input_tokens": 3, "output_tokens": 4}
-    plain = served("dead", "show", name[:32]).out
-    assert SECRET not in plain
-    assert f"id: {name}\nreason: timeout\n" in plain
-    assert "\n  output: 23 signs\n" in plain
+def test_letters_are_listed_filtered_counted_and_shown_without_texts(served: Run, keyspace: Keyspace) -> None:
+    name = add_dead_letter(keyspace, 1, service="shop-a", **FIELDS)
+    add_dead_letter(keyspace, 2, service="[b]\x1b[1mx", reason="rate_limited", output=SECRET)
+    add_dead_letter(
+        keyspace, 3, service="shop-" + "long-name-" * 9, reason="unknown_judge_version", judge="groundedness"
+    )
+    lists = ["dead list", *(f"dead list --json {options}".rstrip() for options in FILTERS)]
+    counts = [
+        f"dead {verb} --dry-run --json {options}" for verb in ("retry", "drop") for options in (*FILTERS[2:], "--all")
+    ]
+    shows = [f"dead show {name}", f"dead show {name} --json", "dead show 0000", "dead show ff"]
+    check_transcript(served, "dead", (*lists, *counts, *shows), secret=SECRET)
     trace = served("dead", "show", name, "--texts", "--json").document["trace"]
     assert (trace["output"], trace["context"], trace["tags"]) == (SECRET, [SECRET, SECRET], {SECRET: SECRET})
     assert f"output: {SECRET}" in served("dead", "show", name, "--texts").out
-    add_dead_letter(keyspace, 2)
-    for name, message in (("0000", "2 dead letters begin with '0000'"), ("ff", "there is no dead letter 'ff'")):
-        ended = served("dead", "show", name)
-        assert (ended.code, ended.out, message in words(ended.err)) == (1, "", True)
 
 
 def test_retry_chooses_again_once(served: Run, keyspace: Keyspace) -> None:

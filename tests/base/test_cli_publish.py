@@ -7,12 +7,14 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
 from support.cli_parts import SAMPLES, Run, labelled, words, write_lines
+from transcripts import check_transcript
 
 from tracejudge import Trace
 from worker.base.commands import publish
@@ -118,48 +120,23 @@ def test_a_line_goes_as_it_stands(served: Run, redis: Redis, prefix: str, monkey
 
 
 # --- account ---
-ACCOUNT_KEYS = [
-    *("published", "dropped", "cut_off", "lost_by_redis", "invalid", "duplicate", "no_rule", "not_sampled", "shed"),
-    *("sampled", "unread"),
-    *("chosen", "scored", "abstained", "unscored", "dead", "waiting", "removed", "lost", "reasons"),
-]
+def test_the_account_is_a_document_or_a_table_of_every_name_and_reason(served: Run, redis: Redis, prefix: str) -> None:
+    """What does not balance is exit code one."""
 
+    def write(**counts: int) -> Callable[[], object]:
+        names = {name.replace("__", ":"): count for name, count in counts.items()}
+        return lambda: (redis.delete(f"{prefix}:account:all"), redis.hset(f"{prefix}:account:all", mapping=names))
 
-def test_the_account_is_one_document_with_the_names_of_the_contract(served: Run) -> None:
-    ended = served("account", "--json")
-    assert (ended.code, ended.err) == (0, "")
-    assert list(ended.document) == ACCOUNT_KEYS
-    assert ended.document == {**dict.fromkeys(ACCOUNT_KEYS, 0), "reasons": {}}
-    served("publish", SAMPLES / "summariser.jsonl")
-    ended = served("account", "--json")
-    assert ended.code == 0
-    assert {name: amount for name, amount in ended.document.items() if amount} == {"published": 21, "unread": 21}
-
-
-def test_the_account_for_people_prints_every_name_and_reason(served: Run, redis: Redis, prefix: str) -> None:
-    assert "Conversations" not in served("account").out
-    counts = {"chosen": 1300, "scored": 1298, "unscored": 2, "unscored:refusal": 2}
-    unreadable = {"unreadable": 3, "unreadable:unreadable_tries": 1, "unreadable:wrong_type": 2}
-    sessions = {"session:gathered": 9, "session:opened": 3, "session:judged": 2}
-    redis.hset(f"{prefix}:account:all", mapping=counts | unreadable | sessions)
-    ended = served("account")
-    assert (ended.code, ended.err) == (0, "")
-    rows = [line.split()[:2] for line in ended.out.splitlines()]
-    assert [row[0] for row in rows if row[0] in ACCOUNT_KEYS] == ACCOUNT_KEYS[:-1]
-    assert ["chosen", "1,300"] in rows
-    assert ["lost", "0"] in rows
-    for head, *rest in (
-        (["unscored", "2"], ["refusal", "2"]),
-        (["unreadable", "3"], ["unreadable_tries", "1"], ["wrong_type", "2"]),
-        (["Conversations"], ["opened", "3"], ["judged", "2"], ["gathering", "1"]),
-    ):
-        first = rows.index(head) + 1
-        assert rows[first : first + len(rest)] == rest
-
-
-def test_accounting_that_does_not_balance_is_exit_code_one(served: Run, redis: Redis, prefix: str) -> None:
-    for scored, lost, meaning in ((1, 2, "unexplained"), (5, -2, "below 0: 2 counted twice")):
-        redis.hset(f"{prefix}:account:all", mapping={"chosen": 3, "scored": scored})
-        as_json, as_table = served("account", "--json"), served("account")
-        assert (as_json.code, as_table.code, as_json.document["lost"]) == (1, 1, lost)
-        assert f"lost {lost} {meaning}" in words(as_table.out)
+    unreadable = {"unreadable": 3, "unreadable__unreadable_tries": 1, "unreadable__wrong_type": 2}
+    sessions = {"session__gathered": 9, "session__opened": 3, "session__judged": 2}
+    both = ("account --json", "account")
+    check_transcript(
+        *(served, "account"),
+        [
+            *(*both, f"publish {SAMPLES / 'summariser.jsonl'}", *both),
+            lambda: redis.delete(*redis.keys(f"{prefix}:*")),
+            *(write(chosen=1300, scored=1298, unscored=2, unscored__refusal=2, **unreadable, **sessions), *both),
+            *(write(chosen=3, scored=1), *both, write(chosen=3, scored=5), *both),
+        ],
+        samples=SAMPLES,
+    )

@@ -17,6 +17,7 @@ from support.pipeline import make_traces as make_long_traces
 from support.processes import Program, wait_until
 from support.replay_parts import NOTHING, SAFETY, in_batches, take
 from support.stage_parts import Keyspace, make_traces, read_balanced_account
+from transcripts import check_transcript
 
 from judges.core.verdict import Verdict
 from worker.base.commands.feature import ProgressKeys
@@ -27,7 +28,7 @@ from worker.core.config.settings import Rule
 from worker.core.storage.client import StoreError
 
 SINCE = ("replay", "--since", "1h", "--judge", "safety")
-NO_COUNTS = dict.fromkeys(("traces", "not_matching", "not_read", "cut_off", "chosen", "already_judged", "gathered"), 0)
+COUNTS = ("traces", "not_matching", "not_read", "cut_off", "chosen", "already_judged", "gathered")
 AWAY = StoreError("Redis does not answer (TimeoutError)")
 
 
@@ -61,7 +62,7 @@ def name_of(ended: Ended) -> str:
 
 def counted(ended: Ended) -> dict[str, int]:
     """What a document counts, without what is 0."""
-    return {name: ended.document[name] for name in NO_COUNTS if ended.document[name]}
+    return {name: ended.document[name] for name in COUNTS if ended.document[name]}
 
 
 def before_steps(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object]) -> None:
@@ -75,45 +76,37 @@ def before_steps(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object]) 
     monkeypatch.setattr(ReplayRun, "step", acting)
 
 
-def test_json_output_is_one_document_of_counts(ruled: Run, keyspace: Keyspace) -> None:
-    fill(keyspace)
-    ended = ruled(*SINCE, "--until", "59m", "--json")
-    assert (ended.code, counted(ended), ended.document["finished"]) == (0, {}, True)
-    assert "safety; nothing" in ended.err
-    dry, ended, second = (ruled(*SINCE, "--json", *more) for more in (("--dry-run",), (), ()))
+REFUSED = (
+    *("--since 1h", "--judge safety", "--since 1h --judge saftey", "--since 49h --judge safety"),
+    *("--since yesterday --judge safety", "--since 1h --judge safety --rate 0", "--since 1h --judge safety --rate 0.5"),
+    *("--continue 12345678", "--continue 12345678 --judge safety"),
+)
+
+
+def test_a_replay_prints_its_counts_and_refuses_wrong_usage(
+    ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(keyspace, output="SECRET", input="SECRET")
+    refused = [f"replay {line}" for line in REFUSED]
+    nothing, as_json = f"{' '.join(SINCE)} --until 59m --json", f"{' '.join(SINCE)} --json"
+    dry, table = ruled(*SINCE, "--dry-run", "--json"), ruled(*SINCE, "--dry-run")
     assert (counted(dry), dry.document["dry_run"]) == ({"traces": 10, "chosen": 10}, True)
-    assert ended.code == 0
-    document = ended.document
-    since, until = document.pop("since"), document.pop("until")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", since)
-    assert since <= until
-    assert document == {
-        "replay": name_of(ended),
-        "judges": ["safety"],
-        "dry_run": False,
-        "finished": True,
-        **NO_COUNTS,
-        "traces": 10,
-        "chosen": 10,
-        "cut_off_s": 0.0,
-    }
-    assert counted(second) == {"traces": 10, "already_judged": 10}
+    assert ("What a replay would choose" in table.out, "SECRET" in dry.out + table.out) == (True, False)
+    shown = (*refused, nothing, as_json, as_json, " ".join(SINCE))
+    check_transcript(ruled, "replay", shown, secret="SECRET")  # noqa: S106 - a text
     assert len(in_batches(keyspace)) == read_balanced_account(keyspace).chosen == 10
-
-
-def test_for_people_a_table_and_progress_beside_it_and_no_text(ruled: Run, keyspace: Keyspace) -> None:
-    fill(keyspace, 3, output="SECRET", input="SECRET")
+    name, progress = name_of(ruled(*SINCE)), ProgressKeys(keyspace.keys.prefix)
+    ended = ruled("replay", "--continue", f"{name[:-1]}x")
+    assert (ended.code, f"did you mean {name}?" in words(ended.err)) == (2, True)
+    changed = {"v": 1, "judges": {"safety": "0" * 32}, "first": "1-0", "last": "2-0"}
+    keyspace.client.hset(progress.replay(name), "question", json.dumps(changed))
+    ended = ruled("replay", "--continue", name)
+    assert (ended.code, ended.out) == (2, "")
+    assert "safety has another version by now; begin a new replay" in words(ended.err)
+    # One that Redis forgets meanwhile is exit code 1.
+    before_steps(monkeypatch, lambda _: keyspace.client.delete(*keyspace.client.keys(progress.replay("*"))))
     ended = ruled(*SINCE)
-    assert ended.code == 0
-    rows = [line.split()[:2] for line in ended.out.splitlines()]
-    assert ["The", "replay"] in rows
-    counts = {**NO_COUNTS, "traces": 3, "chosen": 3}
-    assert [row for row in rows if row[0] in NO_COUNTS] == [[name, str(count)] for name, count in counts.items()]
-    assert "━" not in ended.err, "no bar without a terminal"
-    assert "What a replay would choose" in ruled(*SINCE, "--dry-run").out
-    for more in ((), ("--json",), ("--dry-run",)):
-        ended = ruled(*SINCE, *more)
-        assert "SECRET" not in ended.out + ended.err
+    assert (ended.code, "start a new one, nothing is judged twice" in words(ended.err)) == (1, True)
 
 
 def test_a_judge_that_no_rule_names_is_told(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,39 +179,6 @@ def test_a_waiting_replay_names_the_reason(ruled: Run, keyspace: Keyspace, monke
     assert counted(ended) == {"traces": 10, "chosen": 10}
     assert ended.err.splitlines().count("waiting: batches for lexical hold 40 MiB") == 1
     assert len(slept) == 3
-
-
-REFUSED = {
-    "--since 1h": "Missing option '--judge'.",
-    "--judge safety": "Missing option '--since'.",
-    "--since 1h --judge saftey": "there is no judge 'saftey'; did you mean safety?",
-    "--since 49h --judge safety": "remembers verdicts for 48h",
-    "--since yesterday --judge safety": "--since: write 90s, 15m or 24h",
-    "--since 1h --judge safety --rate 0": "not in the range 0<x<=1",
-    "--since 1h --judge safety --rate 0.5": "rule 'all' names safety",
-    "--continue 12345678": "Redis knows no replay '12345678'",
-    "--continue 12345678 --judge safety": "leave out --judge",
-}
-
-
-def test_wrong_usage_is_exit_code_two(ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(keyspace)
-    for line, message in REFUSED.items():
-        ended = ruled("replay", *line.split())
-        assert (ended.code, ended.out, message in words(ended.err)) == (2, "", True), line
-    assert in_batches(keyspace) == []
-    name, progress = name_of(ruled(*SINCE)), ProgressKeys(keyspace.keys.prefix)
-    ended = ruled("replay", "--continue", f"{name[:-1]}x")
-    assert (ended.code, f"did you mean {name}?" in words(ended.err)) == (2, True)
-    changed = {"v": 1, "judges": {"safety": "0" * 32}, "first": "1-0", "last": "2-0"}
-    keyspace.client.hset(progress.replay(name), "question", json.dumps(changed))
-    ended = ruled("replay", "--continue", name)
-    assert (ended.code, ended.out) == (2, "")
-    assert "safety has another version by now; begin a new replay" in words(ended.err)
-    # One that Redis forgets meanwhile is exit code 1.
-    before_steps(monkeypatch, lambda _: keyspace.client.delete(*keyspace.client.keys(progress.replay("*"))))
-    ended = ruled(*SINCE)
-    assert (ended.code, "start a new one, nothing is judged twice" in words(ended.err)) == (1, True)
 
 
 # --- real workers: traces that no rule selected are judged later, once, outside the quality series ---

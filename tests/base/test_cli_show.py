@@ -14,10 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 from redis import Redis
-from support.cli_parts import TRACE_ID, Run, words
+from support.cli_parts import TRACE_ID, Run
 from support.filter_cases import CASES, entry_ids, write_verdicts
 from support.judged import judged as judged_rows
 from support.stage_parts import Keyspace, make_judged
+from transcripts import check_transcript
 
 from judges.core.verdict import Score, Verdict
 from judges.registry import load_judges
@@ -77,70 +78,28 @@ def label(store: Store, trace_id: str, *, passed: bool, drawn: Drawn) -> None:
     assert keep_traces(store, load({}), {trace_id}) == 0
 
 
-def test_show_prints_sentences_with_letters_and_where_their_evidence_stands(judged: Run) -> None:
-    ended = judged("show", REFUND)
-    assert (ended.code, ended.err) == (0, "")
-    expected = (
-        *(f"trace {REFUND}", "question: When is my refund paid?", "document 1: Refunds are paid", "document 2 : no"),
-        *('tool find_order: {"id":7}', 'result: {"state":"paid"}', "error: no account", f"S  {PAID}", f"RU {PAID}"),
-        f"evidence found in document 1: {PAID}",
-        "U  Gold coins rain from purple clouds. (0% of its words appear in context or query.)",
-        "U  Gold coins rain from purple clouds. (0% of its words and all of its numbers appear",
-        *("rule ", "1 attempt", "by lexical, version "),
-    )
-    assert [text for text in expected if text not in ended.out] == []
-    assert "judged without" not in ended.out
-    assert "judged without 1 image\n" in judged("show", LENT).out
-    # Each thing is named once: the judge and its only metric, the outcome and the score.
-    lines = re.findall(r"^(\w+) (passed|failed|scored): (.*)", ended.out, re.MULTILINE)
-    assert [line for line in lines if re.search(rf"\b{line[0]}\b|^\S+ (pass|fail)$", line[2])] == []
-    assert len(lines) == len(JUDGES), ended.out
-    document = judged("show", SUN[:6], "--json").document
-    assert document["traces"][0]["trace"]["output"] == "Ja, sehr heiß."
-    assert {each["verdict"]["judge"] for each in document["verdicts"]} == set(JUDGES)
-    assert all(each["explanation"]["same_version"] is True for each in document["verdicts"])
-    assert "position of the trace" in document["rules"][0]
+SEARCHES = (
+    *("--judge facts_* --failed", "--service lib*", "--text 'PURPLE clouds'", """--text 'is it "HOT"'"""),
+    *("--text heiß --judge ragbench", "--trace-id 4bf92f --since 1h", "--outcome passed --judge facts_grounding"),
+    *("--text 'nowhere to be found'", "--since 2099-01-01", "--service shops", "--failed --outcome passed"),
+    *("--text ' '", "--since soon"),
+)
 
 
-def test_an_id_is_a_beginning_of_six_signs_or_a_whole_short_one(judged: Run, redis: Redis, prefix: str) -> None:
-    for text, message in (
-        ("0af765", f"several traces begin with '0af765': {LENT}, {REFUND}"),
-        ("4bf92", "write its first 6 characters"),
-        ("aaaaaa", "no trace begins with 'aaaaaa'"),
-        ("x" * 500, "write its first 6 characters"),
-    ):
-        ended = judged("show", text)
-        assert (ended.code, ended.out) == (1, ""), text
-        assert all(part in ended.err.replace("\n", " ") for part in message.split(", ")), text
+def test_show_and_search_print_verdicts_and_where_their_evidence_stands(judged: Run, redis: Redis, prefix: str) -> None:
+    """An id is a beginning of six signs that means one trace, or a whole short one."""
     for name in ("c1", "c12"):
-        trace = {"trace_id": name, "service": "shop", "output": f"Answer of {name}."}
+        trace = {"trace_id": name, "service": "chat", "output": f"Answer of {name}."}
         redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(trace)})
-    for name in ("c1", "c12"):
-        ended = judged("show", name)
-        assert (ended.code, f"Answer of {name}." in ended.out) == (0, True), (name, ended)
-    assert "'c' is no trace id: write its first 6 characters" in words(judged("show", "c").err)
-
-
-def test_search_finds_by_service_judge_outcome_text_and_time(judged: Run) -> None:
-    for options, traces, judges in (
-        (("--judge", "facts_*", "--failed"), {REFUND, SUN}, {"facts_grounding"}),
-        (("--service", "lib*"), {LENT}, set(JUDGES)),
-        (("--text", "PURPLE clouds"), {REFUND}, set(JUDGES)),
-        (("--text", 'is it "HOT"'), {SUN}, set(JUDGES)),
-        (("--text", "heiß", "--judge", "ragbench"), {SUN}, {"ragbench"}),
-        (("--trace-id", "4bf92f", "--since", "1h"), {SUN}, set(JUDGES)),
-        (("--outcome", "passed", "--judge", "facts_grounding"), {LENT}, {"facts_grounding"}),
-    ):
-        ended = judged("search", *options, "--json")
-        assert ended.code == 0, options
-        assert {line["trace_id"] for line in ended.lines} == traces, options
-        assert {line["judge"] for line in ended.lines} == judges, options
-    for options in (("--text", "nowhere to be found"), ("--since", "2099-01-01"), ("--service", "shops")):
-        assert judged("search", *options).code == 1, options
-    for options in (("--failed", "--outcome", "passed"), ("--text", " "), ("--since", "soon")):
-        assert judged("search", *options).code == 2, options
-    shown = judged("search", "--service", "shop", "--judge", "facts_grounding").out
-    assert REFUND in shown.replace("\n", "")
+    ids = (REFUND, LENT, "0af765", "4bf92", "aaaaaa", "x" * 500, "c1", "c12", "c")
+    searches = [f"search --json {options}" for options in SEARCHES]
+    table = "search --service shop --judge facts_grounding"
+    lines = [*(f"show {name}" for name in ids), f"show {SUN[:6]} --json", *searches, table]
+    check_transcript(judged, "show", lines)
+    # Each thing is named once: the judge and its only metric, the outcome and the score.
+    shown = re.findall(r"^(\w+) (passed|failed|scored): (.*)", judged("show", REFUND).out, re.MULTILINE)
+    assert [line for line in shown if re.search(rf"\b{line[0]}\b|^\S+ (pass|fail)$", line[2])] == []
+    assert len(shown) == len(JUDGES)
 
 
 def test_a_filter_selects_by_globs_outcomes_and_times(keyspace: Keyspace) -> None:

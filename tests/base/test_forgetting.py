@@ -15,12 +15,12 @@ from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, make_traces
 from support.processes import Program, wait_until
 from support.stage_parts import IngestHarness, Keyspace, make_trace
+from transcripts import check_transcript
 
 import tracejudge
 from worker.base.forget.forget import Forgetting
 from worker.core.storage.client import StoreError
 
-COUNTS = ("traces", "feedback", "evaluations", "dead_letters", "verdicts", "unreadable")
 TRACE = make_trace(1, user_id="u-1729")
 
 
@@ -32,33 +32,19 @@ def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
         yield keyspace
 
 
-@pytest.mark.parametrize("whom", [("--trace-id", TRACE.trace_id), ("--user-id", "u-1729")], ids=["trace", "person"])
-def test_json_output_holds_counts_and_what_stays(served: Run, keyspace: Keyspace, whom: tuple[str, str]) -> None:
-    dry, first, second = (served("forget", *whom, "--json", *more) for more in (("--dry-run",), (), ()))
-    counts = dict.fromkeys(COUNTS, 0) | {"traces": 1, "evaluations": 1}
-    assert (dry.code, first.code, second.code) == (0, 0, 1)
-    for each, expected in ((dry, counts), (first, counts), (second, dict.fromkeys(COUNTS, 0))):
-        assert {name: each.document[name] for name in COUNTS} == expected
-    assert [each.document["dry_run"] for each in (dry, first, second)] == [True, False, False]
-    assert any("spans and events that were sent" in line for line in first.document["kept"])
-    assert TRACE.trace_id not in repr(keyspace.everything())
+def test_a_trace_and_a_person_are_erased_and_what_stays_is_told(
+    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def publish() -> None:
+        keyspace.append("p2", [msgspec.structs.replace(TRACE, trace_id="c0ffee" * 5, id="1")])
+        IngestHarness(keyspace).process()
+        monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", f"http://user:{SECRET}@collector:4318")
 
-
-@pytest.mark.usefixtures("keyspace")
-def test_text_output_is_a_table_with_remaining_data(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", f"http://user:{SECRET}@collector:4318")
-    ended = served("forget", "--trace-id", TRACE.trace_id)
-    assert ended.code == 0
-    rows = [line.split()[:2] for line in ended.out.splitlines()]
-    assert [" ".join(row) for row in rows] == [
-        *("Erased", "traces 1", "feedback 0", "gathered 0", "evaluations 1", "dead_letters 0", "verdicts 0"),
-        *("labels 0", "examples 0", "archived 0"),
-    ]
-    assert "http://collector:4318 keeps the spans and events that were sent" in words(ended.err)
-    assert SECRET not in ended.err
-    ended = served("forget", "--trace-id", "nothing", "--dry-run")
-    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
-    assert "no trace begins with 'nothing'" in ended.err
+    by_id, by_user = f"forget --trace-id {TRACE.trace_id}", "forget --user-id u-1729"
+    first = (f"{by_id} --json --dry-run", f"{by_id} --dry-run", f"{by_id} --json", f"{by_id} --json")
+    then = (f"{by_user} --dry-run --json", by_user, f"{by_user} --json", "forget --trace-id nothing --dry-run")
+    check_transcript(served, "forget", (*first, publish, *then), secret=SECRET)
+    assert not [name for name in (TRACE.trace_id, "c0ffee", "u-1729") if name in repr(keyspace.everything())]
 
 
 def test_what_is_erased_in_part_is_code_one(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
