@@ -51,7 +51,7 @@ def each_command(command: click.Command, context: click.Context) -> Iterator[cli
 def test_every_help_ends_with_examples_that_fit_and_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(click.File, "convert", lambda _self, value, *_: value)
     monkeypatch.setattr(click.Path, "convert", lambda _self, value, *_: value)
-    root = click.Context(cli, info_name="tracejudge", terminal_width=80)
+    root = click.Context(cli, info_name="tracejudge", terminal_width=80, **cli.context_settings)
     for context in each_command(cli, root):
         name, text = context.command_path, context.command.get_help(context)
         _, marked, examples = text.rpartition("\n  Example")
@@ -75,7 +75,7 @@ def test_every_help_ends_with_examples_that_fit_and_are_parsed(monkeypatch: pyte
 
 def test_every_verb_that_ends_prints_json_by_either_name() -> None:
     servers = {"board", "gateway", "mcp", "up", "worker"}
-    for context in each_command(cli, click.Context(cli, info_name="tracejudge")):
+    for context in each_command(cli, click.Context(cli, info_name="tracejudge", **cli.context_settings)):
         command = context.command
         if not isinstance(command, click.Group) and command.name not in servers:
             text, short, long = (
