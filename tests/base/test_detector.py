@@ -265,7 +265,7 @@ def test_the_begin_of_a_drop_has_an_interval_and_the_segment_that_fell_is_named(
     assert Evidence(0, 0, 0).gain(1.0) == 0
 
 
-def test_drops_later_incidents_and_segments_are_found_in_short() -> None:
+def test_drops_are_found_in_short() -> None:
     plain = fleets.incident(21, Traffic(60, 0.9), [0.1] * 48, 60)
     assert plain.median <= 5.5
     assert min(plain.alarms) == max(plain.alarms) == 1
@@ -273,6 +273,9 @@ def test_drops_later_incidents_and_segments_are_found_in_short() -> None:
     assert deep.median <= 0.6
     assert sum(deep.alarms) <= 42
     assert fleets.incident(23, Traffic(60, 0.9, correlation=0.25), [0.1] * 48, 60).median <= 10
+
+
+def test_later_incidents_and_segments_are_found_in_short() -> None:
     second = fleets.second_incident(24, Traffic(60, 0.9), 0.1, 40)
     assert second == (1.0, 0.0)
     for scene, answer in (
@@ -289,6 +292,9 @@ def test_false_alarms_keep_their_budget_in_short() -> None:
     # The budget of one alarm a week allows 3 in three weeks; 7 or more are as rare as one in thirty with a mean of 3.
     for correlation in (0.0, 0.25):
         assert 3 * fleets.false_alarms(27, count=30, weeks=3, correlation=correlation) <= 6, correlation
+
+
+def test_weights_and_sessions_keep_the_budget_in_short() -> None:
     design = weighted.Design(60, 0.95, turns=5, correlation=0.25)
     assert 2 * weighted.false_alarms(1, design, series=4, history=2, weeks=2) <= 2
     assert weighted.median_delay(2, design, 0.3, 3) <= 4
@@ -441,6 +447,9 @@ def test_intervals_cover_in_short() -> None:
     for correlation in (0.1, 0.5):
         shares = coverage.coverage(lambda c, r=correlation: conversations(c, 0.8, 40, r), 400, 12, with_history=10)
         assert 0.92 <= shares <= 0.985, (correlation, shares)
+
+
+def test_intervals_of_uneven_sessions_cover_without_a_history() -> None:
     for key, (covered, width) in coverage.uneven_table(200, counts=(20, 60)).items():
         # 94 % less two standard errors; the price is a width that stays useful.
         assert covered >= 0.906, (key, covered)
