@@ -6,14 +6,14 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks import coverage as windows
+from benchmarks import fleets
+from benchmarks.declines import Days, notices
+from benchmarks.fleets import Traffic
 from benchmarks.statistics import Figure, Length, Row, Table, at_most, coverage, events, part
-from tests.base import coverage as windows
-from tests.base import fleets
-from tests.base.declines import Days, notices
-from tests.base.fleets import Traffic
-from tests.base.weighted import Design
-from tests.base.weighted import false_alarms as weighted_alarms
-from tests.base.weighted import median_delay as weighted_delay
+from benchmarks.weighted import Design
+from benchmarks.weighted import false_alarms as weighted_alarms
+from benchmarks.weighted import median_delay as weighted_delay
 from tests.features.board import young
 from tests.features.budgets import budget_days
 from tests.features.canary import canary_runs

@@ -1,7 +1,7 @@
-"""What the tests of the OpenTelemetry exporter share: an exporter whose waits pass at once, and its verdicts."""
+"""An OpenTelemetry exporter whose waits pass at once, its verdicts, and what became of them."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from support.otlp import OtlpReceiver
 from support.processes import PATIENCE_S
@@ -19,14 +19,13 @@ MODELS = {
     "labelled": ModelSettings(model="gpt-4.1", label="careful"),
 }
 BEGAN_S = 1_700_000_000.25  # as in make_verdict, which lasts half a second
-
+JUDGED = {"trace_id": "0af7651916cd43dd8448eb211c80319c", "span_id": "b7ad6b7169203331"}
 SCORED = make_verdict(
     7,
     outcome="scored",
     scores=(Score("safety", 1.0, 1.0, "yes", passed=True),),
     rationale="The answer says: it is warm.",
-    trace_id="0af7651916cd43dd8448eb211c80319c",
-    span_id="b7ad6b7169203331",
+    **JUDGED,
     response_id="chatcmpl-1",
     environment="prod",
     user_id="0123456789abcdef",
@@ -42,13 +41,24 @@ SCORED = make_verdict(
 )
 
 
+class Delivered(NamedTuple):
+    """What a receiver and an exporter have of numbered verdicts."""
+
+    spans: list[int]
+    events: int
+    dropped: dict[str, float]
+    waits: list[float]
+    pending: int = 0
+
+
 class Sending:
     """One worker's exporter, whose waits pass at once and are kept."""
 
-    def __init__(self, keyspace: Keyspace, endpoint: str, **settings: Any) -> None:
-        self._settings = settings_of(keyspace, models=MODELS, otlp_endpoint=endpoint, **settings)
+    def __init__(self, keyspace: Keyspace, otlp: OtlpReceiver, endpoint: str | None = None, **settings: Any) -> None:
+        self._keyspace, self._otlp = keyspace, otlp
+        self._settings = settings_of(keyspace, models=MODELS, otlp_endpoint=endpoint or otlp.endpoint, **settings)
         self.metrics = Metrics(self._settings)
-        self.exporter = OtlpExporter(self._settings, keyspace.store, self.metrics, "otel")
+        self.exporter = OtlpExporter(self._settings, keyspace.store, self.metrics, GROUP)
         self.exporter.stale_ms = 0
         self.exporter.gather_s = 0.0
         self.exporter.wait = self._wait
@@ -59,9 +69,12 @@ class Sending:
         self.meanwhile: Callable[[], object] = lambda: None
         self.halts = False
 
-    def turn(self) -> None:
-        self.exporter._next_claim = 0.0
+    def turn(self) -> Delivered:
+        """Deliver what is there, and return what became of it so far."""
+        self.exporter._next_claim = 0.0  # stale entries would be claimed some time later
         self.exporter.run_once()
+        evaluations = evaluated(self._otlp)
+        return Delivered(evaluations, len(self._otlp.logs), self.dropped, self.waits, pending(self._keyspace))
 
     @property
     def dropped(self) -> dict[str, float]:
@@ -83,8 +96,8 @@ def senders(keyspace: Keyspace, otlp: OtlpReceiver) -> Iterator[Senders]:
     """Make exporters for the receiver; close their connections at last."""
     made: list[Sending] = []
 
-    def make(endpoint: str = otlp.endpoint, **settings: Any) -> Sending:
-        made.append(Sending(keyspace, endpoint, **settings))
+    def make(**settings: Any) -> Sending:
+        made.append(Sending(keyspace, otlp, **settings))
         return made[-1]
 
     yield make
@@ -96,14 +109,11 @@ def pending(keyspace: Keyspace) -> int:
     return keyspace.pending(GROUP, keyspace.keys.verdicts)
 
 
-def evaluated(otlp: OtlpReceiver) -> list[str]:
-    """List the evaluations whose spans were accepted, in order."""
-    return [span.attributes["tracejudge.evaluation.id"] for span in otlp.spans if span.kind == "INTERNAL"]
+def evaluated(otlp: OtlpReceiver) -> list[int]:
+    """List the numbers of the evaluations whose spans were accepted, in order."""
+    evaluations = [span for span in otlp.spans if span.kind == "INTERNAL"]
+    return [int(span.attributes["tracejudge.evaluation.id"], 16) - 1 for span in evaluations]
 
 
 def numbered(count: int) -> list[Verdict]:
     return [make_verdict(number, response_id=f"response {number}") for number in range(count)]
-
-
-def names(verdicts: list[Verdict]) -> list[str]:
-    return [verdict.evaluation_id for verdict in verdicts]

@@ -20,6 +20,7 @@ from worker.core.queue.batch import Batch, Evaluation, Item, batch_header, fresh
 from worker.core.queue.leases import Leases
 from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
 from worker.core.runtime.partition import PRODUCER_SILENCE_S, forget_producers
+from worker.core.storage.keys import INGEST_GROUP
 
 RULES = (Rule(name="shops", judges=("safety", "relevance_to_query"), where=Where(service="shop*")),)
 EMPTY = Account(*[0] * 19, reasons={})
@@ -46,18 +47,10 @@ def publish(count: int, **fields: Any) -> None:
 def balanced(keyspace: Keyspace) -> Account:
     """Read the accounting, whose two sums hold without anything lost."""
     account = read_account(keyspace.store)
-    ends = (
-        account.dropped,
-        account.cut_off,
-        account.lost_by_redis,
-        account.invalid,
-        account.duplicate,
-        account.no_rule,
-    )
-    ends = (*ends, account.not_sampled, account.shed, account.sampled, account.unread)
-    assert account.published == sum(ends)
-    judged = (account.scored, account.abstained, account.unscored, account.dead, account.waiting, account.removed)
-    assert account.chosen == sum(judged)
+    published = "dropped cut_off lost_by_redis invalid duplicate no_rule not_sampled shed sampled unread"
+    ends = [getattr(account, name) for name in published.split()]
+    judged = [getattr(account, name) for name in ["scored", "abstained", "unscored", "dead", "waiting", "removed"]]
+    assert (account.published, account.chosen) == (sum(ends), sum(judged))
     assert account.lost == 0
     assert min(*ends, *judged) >= 0
     return account
@@ -92,14 +85,12 @@ DAY_MS = 86_400_000
 SCORED = {"outcome": "scored", "scores": (Score("safety", 1.0),)}
 
 
-def test_before_anything_happens_all_is_zero(keyspace: Keyspace) -> None:
+def test_every_state_from_publication_to_the_last_verdict_balances(keyspace: Keyspace, start: Start) -> None:
     assert read_account(keyspace.store) == EMPTY
     keyspace.client.delete(keyspace.keys.traces)
     assert read_account(keyspace.store) == EMPTY
     assert EMPTY.settled
-
-
-def test_every_state_from_publication_to_the_last_verdict_balances(keyspace: Keyspace, start: Start) -> None:
+    keyspace.store.make_group(keyspace.keys.traces, INGEST_GROUP)
     chosen = IngestHarness(keyspace, rules=RULES, batch_size=8)
     start()
     publish(12)
@@ -148,6 +139,11 @@ def test_several_producers_living_and_ended_add_up(keyspace: Keyspace, start: St
     chosen.process()
     account = balanced(keyspace)
     assert (account.published, account.sampled, account.unread) == (30, 30, 0)
+    # A duplicate is an end of its own.
+    keyspace.append("p1", [make_trace(1), make_trace(1), make_trace(2)])
+    chosen.process()
+    account = balanced(keyspace)
+    assert (account.published, account.sampled, account.duplicate, account.chosen) == (33, 32, 1, 64)
 
 
 def test_traces_dropped_by_a_full_buffer_are_accounted(keyspace: Keyspace, start: Start) -> None:
@@ -177,18 +173,13 @@ def test_traces_trimmed_unread_at_the_cap_are_accounted(keyspace: Keyspace, star
     assert tracejudge.flush(60)
     assert 9 <= balanced(keyspace).unread <= 10, "before anybody has read"
     chosen.process()
-    account = balanced(keyspace)
-    assert account == changed(published=40, cut_off=31, sampled=9, chosen=18, waiting=18), (
-        "nine traces and a report are ten entries"
-    )
-
-
-def test_traces_trimmed_by_producers_are_accounted_without_their_entries(keyspace: Keyspace) -> None:
-    chosen = IngestHarness(keyspace, rules=RULES)
-    for place, producer in enumerate(("p1", "p2", "p3")):
+    account, nine = balanced(keyspace), {"cut_off": 31, "sampled": 9, "chosen": 18, "waiting": 18}
+    assert account == changed(published=40, **nine), "nine traces and a report are ten entries"
+    # What other producers trim leaves no entries.
+    for place, producer in enumerate(("p1", "p2", "p3"), 10):
         keyspace.append(producer, make_traces(range(10 * place, 10 * place + 10), context=["x" * 4100]), cap=10)
     chosen.process()
-    assert balanced(keyspace) == changed(published=30, cut_off=20, sampled=10, chosen=20, waiting=20)
+    assert balanced(keyspace) == changed(published=70, cut_off=51, sampled=19, chosen=38, waiting=38)
 
 
 def test_bare_traces_are_published_when_they_are_read(keyspace: Keyspace) -> None:
@@ -213,29 +204,31 @@ def test_reported_traces_that_were_not_sent_are_in_the_buffer(keyspace: Keyspace
     keyspace.append("p1", make_traces(range(4, 9)))
     assert balanced(keyspace).unread == 5, "now in the stream"
     chosen.process()
-    assert balanced(keyspace) == changed(
-        published=10, dropped=1, sampled=9, chosen=18, waiting=18, reasons={"dropped:buffer_full": 1}
-    )
+    reasons = {"dropped:buffer_full": 1}
+    assert balanced(keyspace) == changed(published=10, dropped=1, sampled=9, chosen=18, waiting=18, reasons=reasons)
 
 
-def test_a_duplicate_is_an_end_of_its_own(keyspace: Keyspace) -> None:
-    chosen = IngestHarness(keyspace, rules=RULES)
-    keyspace.append("p1", [make_trace(1), make_trace(1), make_trace(2)])
-    chosen.process()
-    account = balanced(keyspace)
-    assert (account.published, account.sampled, account.duplicate, account.chosen) == (3, 2, 1, 4)
-
-
-def test_a_batch_that_vanished_is_lost(keyspace: Keyspace) -> None:
-    chosen = IngestHarness(keyspace, rules=RULES, batch_size=6)
+def test_what_is_missing_is_lost_and_what_counts_twice_is_less_than_none(keyspace: Keyspace) -> None:
     keyspace.append("p1", make_traces(range(9)))
-    chosen.process()
-    judge(keyspace, work(keyspace)[:2], **SCORED)
-    whole = max(keyspace.batches())
-    keyspace.client.delete(keyspace.keys.batch(whole))
-    assert read_account(keyspace.store).lost == 6
+    IngestHarness(keyspace, rules=RULES, batch_size=6).process()
+    # A trace that is missing, some too many, and both: lost evaluations are not evened out by duplicates.
+    changes = {"sampled": -2}, {"sampled": 3}, {"sampled": 2, "chosen": 2}, {"sampled": 2, "chosen": -3}
+    for counts, lost in zip(changes, (2, -3, 2, -5), strict=True):
+        for name, count in counts.items():
+            keyspace.client.hincrby(keyspace.keys.account_all, name, count)
+        assert read_account(keyspace.store).lost == lost, counts
+        for name, count in counts.items():
+            keyspace.client.hincrby(keyspace.keys.account_all, name, -count)
+    first, second, *_ = work(keyspace)
+    judge(keyspace, [first], **SCORED)
+    keyspace.client.delete(*keyspace.client.keys(f"{keyspace.keys.evaluations}:*"))
+    judge(keyspace, [first], **SCORED)
+    assert read_account(keyspace.store).lost == -1, "a verdict that counts twice"
+    judge(keyspace, [second], **SCORED)
+    keyspace.client.delete(keyspace.keys.batch(max(keyspace.batches())))
+    assert read_account(keyspace.store).lost == 6 - 1, "a batch that vanished"
     keyspace.client.delete(keyspace.keys.leases)
-    assert read_account(keyspace.store).lost == 16
+    assert read_account(keyspace.store).lost == 16 - 1
 
 
 def test_batches_that_expired_by_a_foreign_ttl_are_lost(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -266,41 +259,7 @@ def test_batches_that_expired_by_a_foreign_ttl_are_lost(keyspace: Keyspace, new_
     assert keyspace.measure(report_cuts=True).traces[:2] == (0, 0)
 
 
-def test_a_verdict_that_counts_twice_makes_the_lost_negative(keyspace: Keyspace) -> None:
-    chosen = IngestHarness(keyspace, rules=RULES)
-    keyspace.append("p1", make_traces(range(3)))
-    chosen.process()
-    first = work(keyspace)[:1]
-    judge(keyspace, first, **SCORED)
-    keyspace.client.delete(*keyspace.client.keys(f"{keyspace.keys.evaluations}:*"))
-    judge(keyspace, first, **SCORED)
-    assert read_account(keyspace.store).lost == -1
-
-
-def test_a_trace_missing_from_the_stream_counts_as_cut_off_and_from_the_accounting_as_lost(keyspace: Keyspace) -> None:
-    chosen = IngestHarness(keyspace, rules=RULES)
-    keyspace.append("p1", make_traces(range(5)))
-    chosen.process()
-    keyspace.client.hincrby(keyspace.keys.account_all, "sampled", -2)
-    assert read_account(keyspace.store).lost == 2
-    keyspace.client.hincrby(keyspace.keys.account_all, "sampled", 5)
-    assert read_account(keyspace.store).lost == -3
-
-
-def test_lost_evaluations_are_not_evened_out_by_duplicates(keyspace: Keyspace) -> None:
-    chosen = IngestHarness(keyspace, rules=RULES)
-    keyspace.append("p1", make_traces(range(5)))
-    chosen.process()
-    keyspace.client.hincrby(keyspace.keys.account_all, "sampled", 2)
-    keyspace.client.hincrby(keyspace.keys.account_all, "chosen", 2)
-    assert read_account(keyspace.store).lost == 2
-    keyspace.client.hincrby(keyspace.keys.account_all, "chosen", -5)
-    assert read_account(keyspace.store).lost == -5
-
-
 # --- what is cut off, what Redis has lost, and producers that are gone ---
-
-
 def test_trimmed_feedback_is_no_unread_trace(keyspace: Keyspace) -> None:
     """Feedback that the cap had removed unread made as many unread traces look cut off, for as long as they waited."""
     chosen = IngestHarness(keyspace, rules=RULES)
@@ -360,19 +319,12 @@ def test_a_leased_evaluation_ends_once_after_redis_lost_its_counts(keyspace: Key
     chosen.process()
     account = balanced(keyspace)
     assert (account.published, account.lost_by_redis, account.chosen, account.waiting) == (4, 2, 4, 2)
-
-
-def test_a_verdict_without_its_mark_counts_once_as_chosen(keyspace: Keyspace) -> None:
-    chosen, ledger = IngestHarness(keyspace, rules=RULES), Ledger(keyspace.store, settings_of(keyspace))
-    keyspace.append("p1", make_traces(range(1)))
-    chosen.process()
+    # One without its mark alone counts once as chosen, too.
+    keyspace.client.delete(*keyspace.client.keys(f"{keyspace.keys.evaluations}:*"))
     (batch, _, first), *_ = work(keyspace)
-    for part in keyspace.client.scan_iter(match=f"{keyspace.keys.evaluations}:*"):
-        keyspace.client.delete(part)
-    ledger.record(
-        [FinalVerdict.encode(make_verdict(evaluation_id=first.id, **SCORED), first.period, batch_id=batch.id)]
-    )
-    assert balanced(keyspace).chosen == 2
+    verdict = make_verdict(evaluation_id=first.id, **SCORED)
+    ledger.record([FinalVerdict.encode(verdict, first.period, batch_id=batch.id)])
+    assert balanced(keyspace).chosen == 4
 
 
 def silent(keyspace: Keyspace, *producers: str, for_s: float = PRODUCER_SILENCE_S + 60) -> None:
@@ -435,23 +387,24 @@ def test_twenty_thousand_producers_are_read_within_a_second(keyspace: Keyspace) 
     assert keyspace.client.info("commandstats").get("cmdstat_scan") == scans, "whatever else there is in Redis"
 
 
-@pytest.mark.parametrize(
-    "items", ["[]", "{}", '[{"trace":{"trace_id":"1","service":"s","output":""},"evaluations":[]}]']
-)
-def test_a_batch_that_holds_nothing_breaks_neither_the_accounting_nor_a_worker(
-    keyspace: Keyspace, new_worker: Workers, items: str
-) -> None:
+def test_a_batch_that_holds_nothing_breaks_no_sum_and_no_worker(keyspace: Keyspace, new_worker: Workers) -> None:
     """Redis takes no MGET without keys; and what a script writes for an empty list is an empty object."""
-    batch_ids = choose(keyspace, 1)
-    empty_id = fresh_id("scripted", time.time())
-    payload = batch_header(empty_id, "default", "scripted", time.time()) + "]}"
-    payload = payload.replace('"items":[]', f'"items":{items}')
-    keyspace.client.set(keyspace.keys.batch(empty_id), payload)
-    keyspace.client.hincrby(keyspace.keys.waiting, "scripted", len(payload))
-    keyspace.client.zadd(keyspace.keys.ready("scripted"), {empty_id: 1})
-    keyspace.client.zadd(keyspace.keys.leases, {empty_id: 0})
-    assert balanced(keyspace).waiting == 1
-    new_worker().run(empty_id, *batch_ids)
-    account = balanced(keyspace)
-    assert (account.scored, account.waiting) == (1, 0)
-    assert keyspace.client.exists(keyspace.keys.batch(empty_id)) == (items == "{}"), "that is left to another version"
+    no_evaluations = '[{"trace":{"trace_id":"1","service":"s","output":""},"evaluations":[]}]'
+    for scored, items in enumerate(("[]", "{}", no_evaluations)):
+        batch_ids = choose(keyspace, 1, first=scored)
+        empty_id = fresh_id("scripted", time.time())
+        payload = batch_header(empty_id, "default", "scripted", time.time()) + "]}"
+        payload = payload.replace('"items":[]', f'"items":{items}')
+        keyspace.client.set(keyspace.keys.batch(empty_id), payload)
+        keyspace.client.hincrby(keyspace.keys.waiting, "scripted", len(payload))
+        keyspace.client.zadd(keyspace.keys.ready("scripted"), {empty_id: 1})
+        keyspace.client.zadd(keyspace.keys.leases, {empty_id: 0})
+        assert balanced(keyspace).waiting == 1
+        new_worker().run(empty_id, *batch_ids)
+        account = balanced(keyspace)
+        assert (account.scored, account.waiting) == (scored + 1, 0)
+        is_left = items == "{}"  # to another version
+        assert keyspace.client.exists(keyspace.keys.batch(empty_id)) == is_left, items
+        keyspace.client.delete(keyspace.keys.batch(empty_id), keyspace.keys.waiting)
+        keyspace.client.zrem(keyspace.keys.leases, empty_id)
+        keyspace.client.zrem(keyspace.keys.ready("scripted"), empty_id)

@@ -1,161 +1,113 @@
-"""The command line as a whole: help, wrong usage, configuration and Redis that do not serve, exit codes."""
+"""The command line as a whole: help, wrong usage, configuration and Redis that do not serve, exit codes, completion."""
 
+import contextlib
 import json
+import os
 import re
+import resource
+import shlex
+import shutil
+import signal
 import socketserver
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
-from support.cases import each_case
 from support.cli_parts import SAMPLES, SECRET, Run, check_help, labelled, words, write_lines
 from support.loaded import loaded_beyond
-from support.processes import free_port
+from support.processes import free_port, slowness, wait_until
 
+from worker.base.commands.completion import remember_services
 from worker.base.commands.groups import commands
 from worker.base.embedded import EmbeddedRedisError
 from worker.base.lookup import tail
+from worker.cli import cli
 from worker.core.storage.client import StoreError
 
-HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
-    ("init",): ("--output FILE", "--force", "--print"),
-    ("lint",): ("--config FILE", "--json", "Exit code 0 without findings, 1 with warnings only, 2"),
-    ("doctor",): ("--ask", "--json", "Exit code 1", "--config FILE", "--redis-url URL"),
-    ("replay",): (
-        *("--since TIME", "--until TIME", "--judge NAME", "--service PATTERN", "--model NAME", "--rate SHARE"),
-        *("--dry-run", "--continue REPLAY", "--config FILE", "--redis-url URL", "--json"),
-    ),
-    ("show",): ("TRACE_ID", "--whole", "--config FILE", "--redis-url URL", "--json", "Examples"),
-    ("search",): (
-        *("--service PATTERN", "--judge PATTERN", "--failed", "--outcome", "--text TEXT", "--trace-id ID", "--limit N"),
-        *("--since TIME", "--until TIME", "--config FILE", "--redis-url URL", "--json", "Examples", "Exit code 0"),
-    ),
-    ("export",): ("--labelled", "--output FILE", "--limit N", "--failed", "--redis-url URL", "--json", "Examples"),
-    ("worker",): (
-        "--roles LIST",
-        "ingest, judge, export, monitor",
-        "--config FILE",
-        "--redis-url URL",
-        "--metrics-port",
-    ),
-    ("publish",): ("FILE", "standard input", "--config FILE", "--redis-url URL"),
-    ("judges",): ("--json", "--config FILE", "show"),
-    ("judges", "show"): ("NAME", "--trace FILE", "--config FILE", "--json"),
-    ("tail",): ("--failed", "--json", "--last N", "--count N", "--config FILE", "--redis-url URL"),
-    ("account",): ("--json", "--config FILE", "--redis-url URL"),
-    ("dead",): ("list", "show", "retry", "drop", "Examples"),
-    ("dead", "list"): (
-        *("--reason REASON", "--service PATTERN", "--judge NAME", "--older-than TIME", "--newer-than TIME", "--id ID"),
-        *("--limit N", "--oldest", "--json", "--config FILE", "--redis-url URL", "Examples"),
-    ),
-    ("dead", "show"): ("ID", "--texts", "--json", "--config FILE", "--redis-url URL", "Examples"),
-    ("dead", "retry"): (
-        *("--reason REASON", "--service PATTERN", "--judge NAME", "--older-than TIME", "--newer-than TIME", "--id ID"),
-        *("--all", "--dry-run", "--json", "--config FILE", "--redis-url URL", "Examples"),
-    ),
-    ("dead", "drop"): (
-        *("--reason REASON", "--service PATTERN", "--judge NAME", "--older-than TIME", "--newer-than TIME", "--id ID"),
-        *("--all", "--yes", "--dry-run", "--json", "--config FILE", "--redis-url URL", "Examples"),
-    ),
-    ("invalid",): ("list", "Examples"),
-    ("invalid", "list"): ("--limit N", "--json", "--config FILE", "--redis-url URL", "Examples"),
-    ("forget",): (
-        "--trace-id ID",
-        "--user-id ID",
-        "--dry-run",
-        "--json",
-        "--config FILE",
-        "--redis-url URL",
-        "Examples",
-    ),
-}
+CASES: dict[str, Any] = json.loads((Path(__file__).parent / "data/cli.json").read_text(encoding="utf-8"))
+PLACE = "redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
 
 
-@each_case("verb", HELP, ids=" ".join)
-def test_each_command_has_help_of_its_arguments(run: Run, verb: tuple[str, ...]) -> None:
-    check_help(run, verb, HELP[verb])
+def test_each_command_has_help_of_its_arguments(run: Run) -> None:
+    for verb, expected in CASES["help"].items():
+        check_help(run, verb.split(), expected)
 
 
-def test_the_version_is_the_distribution_s(run: Run) -> None:
+def each_command(command: click.Command, context: click.Context) -> Iterator[click.Context]:
+    yield context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from each_command(inner, click.Context(inner, parent=context, info_name=name))
+
+
+def test_every_help_ends_with_examples_that_fit_and_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(click.File, "convert", lambda _self, value, *_: value)
+    monkeypatch.setattr(click.Path, "convert", lambda _self, value, *_: value)
+    root = click.Context(cli, info_name="tracejudge", terminal_width=80, **cli.context_settings)
+    for context in each_command(cli, root):
+        name, text = context.command_path, context.command.get_help(context)
+        _, marked, examples = text.rpartition("\n  Example")
+        assert marked, f"{name}: no example"
+        examples = examples.partition("\n\n")[0]
+        lines = [line.strip() for line in examples.replace("\\\n", " ").splitlines()[1:] if line.strip()]
+        assert lines, name
+        assert [line for line in examples.splitlines() if len(line) > 80] == [], name
+        assert any(line.startswith(name) for line in lines), (name, lines)
+        for line in lines:
+            parts = shlex.split(line, comments=True)
+            parts = parts[: next((place for place, part in enumerate(parts) if part in {"|", ">"}), None)]
+            parent, command = root, cli
+            while parts[1:] and isinstance(command, click.Group) and not parts[1].startswith("-"):
+                inner = command.get_command(parent, parts.pop(1))
+                assert inner is not None, (name, line)
+                command = inner
+            with contextlib.suppress(click.exceptions.NoArgsIsHelpError):
+                command.make_context(line, parts[1:], parent=root)
+
+
+def test_every_verb_that_ends_prints_json_by_either_name() -> None:
+    servers = {"board", "gateway", "mcp", "up", "worker"}
+    for context in each_command(cli, click.Context(cli, info_name="tracejudge", **cli.context_settings)):
+        command = context.command
+        if not isinstance(command, click.Group) and command.name not in servers:
+            text, short, long = (
+                command.make_context("", [*options], resilient_parsing=True).params
+                for options in ((), ("--json",), ("--format", "json"))
+            )
+            assert short == long != text, context.command_path
+
+
+def test_help_prints_pages_and_runbooks_without_links_and_suggests_topics(served: Run) -> None:
+    listed = served("help").out.splitlines()
+    assert {"alerts", "runbooks/cost", "reference/metrics"} <= {line.split()[0] for line in listed}
+    assert next(line for line in listed if line.startswith("alerts ")).split(maxsplit=1)[1] == "Alerts"
+    page = served("help", "alerts").out
+    assert page.startswith("# Alerts\n")
+    assert "](" not in page
+    runbook = served("help", "TraceJudgeBudgetExhausted").out
+    assert runbook.startswith("# TraceJudgeBudgetExhausted\n")
+    assert "TraceJudgeBudgetOverspent" not in runbook
+    ended = served("help", "TraceJudgeBudgetExausted")
+    assert (ended.code, "Did you mean 'TraceJudgeBudgetExhausted'?" in ended.err) == (2, True)
+    assert "in a heading: gateway." in served("help", "serverless").err
+
+
+# --- wrong usage; configuration and Redis that do not serve ---
+def test_wrong_usage_is_exit_code_two(run: Run) -> None:
     assert re.fullmatch(r"tracejudge, version \d+\.\d+\.\d+(\.dev\d+)?\n", run("--version").out)
-
-
-WRONG_USAGE = {
-    "no verb": ([], "Usage: tracejudge [OPTIONS] COMMAND"),
-    "unknown verb": (["nope"], "No such command 'nope'."),
-    "misspelt verb": (["acount"], "No such command 'acount'. Did you mean 'account'?"),
-    "verb of a group": (["align"], "No such command 'align'. Did you mean 'judges align'?"),
-    "misspelt verb of dead": (["dead", "retri"], "No such command 'retri'. Did you mean 'retry'?"),
-    "unknown option": (["account", "--nope"], "No such option"),
-    "no file": (["publish"], "Missing argument 'FILE'."),
-    "absent file": (["publish", "absent.jsonl"], "File 'absent.jsonl' does not exist"),
-    "no number": (["tail", "--last", "few"], "not a valid integer"),
-    "count of none": (["tail", "--count", "0"], "not in the range x>=1"),
-    "options before show": (["judges", "--json", "show", "safety"], "write options behind `judges show`"),
-    "unknown verb of judges": (["judges", "nope"], "No such command 'nope'."),
-    "unknown verb of dead": (["dead", "nope"], "No such command 'nope'."),
-    "unknown reason": (["dead", "list", "--reason", "nope"], "'nope' is not one of"),
-    "retry of what": (["dead", "retry"], "select by --reason, --service, --judge"),
-    "retry of all and some": (["dead", "retry", "--all", "--judge", "safety"], "--all takes everything"),
-    "drop of what": (["dead", "drop", "--yes"], "select by --reason, --service, --judge"),
-    "drop unasked": (["dead", "drop", "--all"], "there is no terminal to confirm on: add --yes, or try --dry-run"),
-    "forget whom": (["forget"], "give one of --trace-id, --user-id and --session-id"),
-    "forget both": (
-        ["forget", "--trace-id", "1", "--user-id", "2"],
-        "give one of --trace-id, --user-id and --session-id",
-    ),
-}
-
-
-@each_case(("arguments", "message"), WRONG_USAGE.values(), ids=WRONG_USAGE.keys())
-def test_wrong_usage_is_exit_code_two(run: Run, arguments: Sequence[object], message: str) -> None:
-    ended = run(*arguments)
-    assert (ended.code, ended.out) == (2, "")
-    assert message in words(ended.err)
-    assert "Traceback" not in ended.err
-
-
-# --- configuration and Redis that do not serve ---
-REPLAY = {"replay": ["replay", "--since", "1h", "--judge", "relevance_to_query"]}
-DEAD = {
-    "dead list": ["dead", "list"],
-    "invalid list": ["invalid", "list"],
-    "dead show": ["dead", "show", "1"],
-    "dead retry": ["dead", "retry", "--all"],
-    "dead drop": ["dead", "drop", "--all", "--yes"],
-    "forget": ["forget", "--trace-id", "1"],
-}
-NEEDS_REDIS = {"account": ["account"], "account as JSON": ["account", "--json"], "tail": ["tail"], **REPLAY, **DEAD}
-CONFIGURED = {
-    **NEEDS_REDIS,
-    "publish": ["publish", "-"],
-    "worker": ["worker"],
-    "judges": ["judges"],
-    "judges as JSON": ["judges", "--json"],
-    "judges show": ["judges", "show", "safety"],
-}
-
-
-@each_case("arguments", CONFIGURED.values(), ids=CONFIGURED.keys())
-def test_a_wrong_configuration_is_exit_code_two_and_one_line(run: Run, arguments: Sequence[object]) -> None:
-    Path("tracejudge.toml").write_text("batch_size = 0", encoding="utf-8")
-    ended = run(*arguments)
-    assert ended.code == 2
-    assert ended.complaint == "tracejudge: tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
-
-
-@each_case("arguments", CONFIGURED.values(), ids=CONFIGURED.keys())
-def test_a_configuration_that_is_named_must_be_there(run: Run, arguments: Sequence[object]) -> None:
-    ended = run(*arguments, "--config", "absent.toml")
-    assert ended.code == 2
-    assert ended.complaint == (
-        "tracejudge: absent.toml: cannot be read (No such file or directory); check --config or TRACEJUDGE_CONFIG"
-    )
-
-
-def test_an_argument_is_named_as_it_is_written(run: Run) -> None:
+    for line, message in [*CASES["wrong usage"], ["invalid lst", "Did you mean 'list'?"]]:
+        ended = run(*shlex.split(line))
+        assert (ended.code, ended.out) == (2, ""), line
+        assert message in words(ended.err), line
+        assert "Traceback" not in ended.err, line
     for arguments, message in (
         (["worker", "--roles", "ingest, jduge"], "--roles: roles[1]: must be one of export, ingest, judge, monitor"),
         (["worker", "--queues", "lexical, cod"], "--queues: no rule uses the judge model 'cod'; known are lexical"),
@@ -163,53 +115,38 @@ def test_an_argument_is_named_as_it_is_written(run: Run) -> None:
     ):
         ended = run(*arguments)
         assert (ended.code, ended.complaint) == (2, f"tracejudge: {message}")
-
-
-def test_an_address_that_is_none_shows_no_password(run: Run) -> None:
     for url in (f"redis://:{SECRET}/x@host:6379/0", f"http://:{SECRET}@host", f"redis://[{SECRET}"):
         ended = run("account", "--redis-url", url)
         assert ended.code == 2
-        assert ended.complaint.startswith("tracejudge: --redis-url: redis_url: ")
+        assert ended.complaint.startswith("tracejudge: --redis-url: redis_url: "), "without its password"
 
 
-@each_case(
-    "arguments",
-    [*NEEDS_REDIS.values(), ["publish", SAMPLES / "support-bot.jsonl"]],
-    ids=[*NEEDS_REDIS.keys(), "publish"],
-)
-def test_an_absent_redis_is_exit_code_one_and_one_line_that_says_where_it_was_sought(
-    run: Run, arguments: Sequence[object]
-) -> None:
-    port = free_port()
-    ended = run(*arguments, "--redis-url", f"redis://user:{SECRET}@127.0.0.1:{port}/3")
-    assert ended.code == (3 if arguments[0] == "account" else 1)
-    assert ended.complaint == (
-        f"tracejudge: nothing listens at redis://127.0.0.1:{port}/3; start Redis there, or correct the address"
-        " (redis_url, TRACEJUDGE_REDIS_URL or --redis-url)"
-    )
+def test_a_wrong_or_absent_configuration_is_exit_code_two_and_one_line(run: Run) -> None:
+    wrong = "tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
+    fix = "check --config or TRACEJUDGE_CONFIG"
+    for line in CASES["need redis"] + CASES["need configuration"]:
+        Path("tracejudge.toml").write_text("batch_size = 0", encoding="utf-8")
+        ended = run(*line.split())
+        assert (ended.code, ended.complaint) == (2, f"tracejudge: {wrong}"), line
+        Path("tracejudge.toml").unlink()
+        ended = run(*line.split(), "--config", "absent.toml")
+        absent = f"absent.toml: cannot be read (No such file or directory); {fix}"
+        assert (ended.code, ended.complaint) == (2, f"tracejudge: {absent}"), line
 
 
-def test_a_database_that_redis_does_not_have_is_named_with_its_fix(run: Run, redis_url: str) -> None:
-    url = f"{redis_url.rpartition('/')[0]}/9999"
-    fix = "correct the number at the end of the URL, 0 to 15 as a rule"
-    ended = run("account", "--redis-url", url)
-    assert ended.code == 3
-    why = "it has no database of this number"
-    place = "redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
-    assert ended.complaint == f"tracejudge: {url} refuses the connection ({why}); {fix} ({place})"
-    parts = {part["name"]: part for part in json.loads(run("doctor", "--redis-url", url, "--json").out)["parts"]}
-    assert parts["redis"]["what"] == f"{url} refuses the connection (it has no database of this number)"
-    assert parts["redis"]["mend"] == fix
-
-
-def test_an_absent_redis_of_a_file_is_corrected_in_that_file(run: Run) -> None:
+def test_an_absent_redis_is_exit_code_one_and_one_line_that_says_where_it_was_sought(run: Run) -> None:
+    for line in (*CASES["need redis"], f"publish {SAMPLES / 'support-bot.jsonl'}"):
+        port = free_port()
+        ended = run(*line.split(), "--redis-url", f"redis://user:{SECRET}@127.0.0.1:{port}/3")
+        assert ended.code == (3 if line.startswith("account") else 1), line
+        fix = f"start Redis there, or correct the address ({PLACE})"
+        assert ended.complaint == f"tracejudge: nothing listens at redis://127.0.0.1:{port}/3; {fix}", line
     for key in (f'redis_url = "redis://127.0.0.1:{free_port()}/0"', 'redis_url = "http://127.0.0.1"'):
         Path("mine.toml").write_text(key, encoding="utf-8")
         assert "mine.toml" in run("account", "--config", "mine.toml").complaint, key
-    cluster = (
-        f'redis_url = "redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{free_port()}"\nbroker_url = "amqp://host"\n'
-    )
-    Path("mine.toml").write_text(cluster, encoding="utf-8")
+    nodes = f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
+    text = f'redis_url = "redis+cluster://{nodes}"\nbroker_url = "amqp://host"\n'
+    Path("mine.toml").write_text(text, encoding="utf-8")
     complaint = run("account", "--config", "mine.toml").complaint
     assert "no connection to redis+cluster://" in complaint
     assert complaint.endswith(" (redis_url in mine.toml, TRACEJUDGE_REDIS_URL or --redis-url)")
@@ -217,39 +154,18 @@ def test_an_absent_redis_of_a_file_is_corrected_in_that_file(run: Run) -> None:
     assert complaint == "tracejudge: --partitions: served_partitions: there is no partition 8; the last one is 7"
 
 
-def test_a_redis_that_refuses_the_password_is_not_told_it_on_screen(run: Run, redis_url: str) -> None:
+def test_a_redis_that_refuses_is_named_with_its_fix(run: Run, redis_url: str) -> None:
     ended = run("account", "--redis-url", redis_url.replace("redis://", f"redis://:{SECRET}@"))
     assert ended.code == 3
     assert "refuses the user or the password" in ended.complaint
     assert "; correct user and password in the URL" in ended.complaint
     assert "start" not in ended.complaint
-
-
-@pytest.mark.parametrize(
-    ("answer", "scheme", "cause"),
-    [
-        (
-            b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "redis",
-            "is no Redis: another program answers there; correct host and port",
-        ),
-        (b"", "rediss", "use redis:// if it speaks no TLS"),
-    ],
-    ids=["a web server", "no TLS"],
-)
-def test_another_program_at_the_address_is_told_within_three_seconds(
-    run: Run, answer: bytes, scheme: str, cause: str
-) -> None:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answering) as server:
-        server.daemon_threads = True
-        server.answer = answer  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        began = time.monotonic()
-        ended = run("account", "--redis-url", f"{scheme}://127.0.0.1:{server.server_address[1]}/0")
-        server.shutdown()
-    assert ended.code == 3
-    assert cause in ended.complaint
-    assert time.monotonic() - began < 3.0
+    url = f"{redis_url.rpartition('/')[0]}/9999"
+    fix = "correct the number at the end of the URL, 0 to 15 as a rule"
+    ended, why = run("account", "--redis-url", url), "it has no database of this number"
+    assert (ended.code, ended.complaint) == (3, f"tracejudge: {url} refuses the connection ({why}); {fix} ({PLACE})")
+    parts = {part["name"]: part for part in json.loads(run("doctor", "--redis-url", url, "--json").out)["parts"]}
+    assert (parts["redis"]["what"], parts["redis"]["mend"]) == (f"{url} refuses the connection ({why})", fix)
 
 
 class Answering(socketserver.BaseRequestHandler):
@@ -263,71 +179,148 @@ class Answering(socketserver.BaseRequestHandler):
             self.request.recv(1_000)
 
 
-ENDS = {
-    "Ctrl-C": (KeyboardInterrupt(), 130, ""),
-    "Redis goes away": (StoreError("Redis does not answer (TimeoutError)"), 1, "tracejudge: Redis does not answer"),
-    "no embedded Redis": (EmbeddedRedisError("no Redis server: install one"), 1, "tracejudge: no Redis server"),
-}
+@pytest.mark.parametrize(
+    ("answer", "scheme", "cause"),
+    [
+        *[
+            (
+                b"HTTP/1.1 400 Bad Request\r\n\r\n",
+                "redis",
+                "is no Redis: another program answers there; correct host and port",
+            )
+        ],
+        (b"", "rediss", "use redis:// if it speaks no TLS"),
+    ],
+    ids=["a web server", "no TLS"],
+)
+def test_another_program_there_is_told_within_three_seconds(run: Run, answer: bytes, scheme: str, cause: str) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answering) as server:
+        server.daemon_threads = True
+        server.answer = answer  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        began = time.monotonic()
+        ended = run("account", "--redis-url", f"{scheme}://127.0.0.1:{server.server_address[1]}/0")
+        server.shutdown()
+    assert ended.code == 3
+    assert cause in ended.complaint
+    assert time.monotonic() - began < 3.0
 
 
-@pytest.mark.parametrize(("error", "code", "message"), ENDS.values(), ids=ENDS.keys())
-def test_an_exception_ends_a_command_with_its_exit_code(
-    served: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
-) -> None:
-    def ending(*_: object) -> None:
-        raise error
+def test_an_exception_ends_a_command_with_its_exit_code(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, code, message in (
+        (KeyboardInterrupt(), 130, ""),
+        (StoreError("Redis does not answer (TimeoutError)"), 1, "tracejudge: Redis does not answer"),
+        (EmbeddedRedisError("no Redis server: install one"), 1, "tracejudge: no Redis server"),
+    ):
 
-    monkeypatch.setattr(tail, "follow", ending)
-    ended = served("tail")
-    assert ended.code == code
-    assert ended.err.startswith(message)
-    assert "Traceback" not in ended.err
+        def ending(*_: object, error: BaseException = error) -> None:
+            raise error
 
-
-# What takes long to import. Python's own modules are `asyncio` alone; `opentelemetry` comes with redis.
-PACKAGES = frozenset({
-    *("asyncio", "celery", "certifi", "google", "httpx", "jinja2", "json_repair", "kombu", "numpy", "onnxruntime"),
-    *("opentelemetry", "prometheus_client", "httptools", "redis", "rich", "starlette", "structlog", "tokenizers"),
-    *("uvicorn", "uvloop", "yaml"),
-})  # fmt: skip
-LOGS = ("rich", "structlog", "asyncio")
-REDIS = (*LOGS, "redis", "opentelemetry")
-JUDGING = ("rich", "asyncio")
-MAY_LOAD: Mapping[str, Sequence[str]] = {
-    "": (),
-    **dict.fromkeys(("init", "lint"), ("rich",)),
-    # They check the settings before they import a server.
-    **dict.fromkeys(("board", "worker"), LOGS),
-    "evaluate": JUDGING,
-    # Templates of judges are YAML.
-    **dict.fromkeys(("judges", "judges align", "judges show", "judges test"), (*JUDGING, "yaml")),
-    **dict.fromkeys(("account", "calibrate", "dead", "demo", "doctor", "export", "forget", "gateway"), REDIS),
-    **dict.fromkeys(
-        ("invalid", "labels", "plan", "publish", "replay", "report", "search", "show", "tail", "up", "failures"), REDIS
-    ),
-    "mcp": (*REDIS, "starlette", "uvicorn"),
-    "help": ("rich",),
-}
-"""The packages that `tracejudge COMMAND --help` may load: those that the command uses whatever the configuration."""
-RUNS: Mapping[str, Sequence[str]] = {
-    "init --print": ("rich",),
-    "lint": JUDGING,
-    "judges": (*JUDGING, "yaml"),
-    "judges show safety": (*JUDGING, "yaml"),
-    "evaluate traces.jsonl --judge safety": JUDGING,
-    **dict.fromkeys(("account", "dead list", "invalid list", "labels list", "report", "search"), REDIS),
-}
-"""Runs with the built-in model, which sends no requests."""
+        monkeypatch.setattr(tail, "follow", ending)
+        ended = served("tail")
+        assert ended.code == code
+        assert ended.err.startswith(message)
+        assert "Traceback" not in ended.err
 
 
-def test_a_command_loads_only_the_packages_that_it_uses(
-    served: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+# --- packages, completion, and the command as a process of its own ---
+def test_a_command_loads_only_what_it_uses(served: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a command uses whatever the configuration; runs are with the built-in model, which sends nothing.
+
+    Python's own modules are `asyncio` alone; `opentelemetry` comes with redis.
+    """
     assert served("init").code == 0
     monkeypatch.setenv("TRACEJUDGE_MODELS", '{"default": {"provider": "lexical"}}')
     write_lines("traces.jsonl", [labelled(None)])
+    may_load, runs = (
+        {line: packages.split() for packages, lines in CASES[name] for line in lines.split(", ")}
+        for name in ("may load", "runs")
+    )
     present = {"", *commands(), *(f"judges {name}" for name in ("show", *commands("judges ")))}
-    assert present <= MAY_LOAD.keys()
-    lines = {f"{name} --help".strip(): MAY_LOAD[name] for name in sorted(present)}
-    lines |= {line: allowed for line, allowed in RUNS.items() if line.split()[0] in present}
-    assert loaded_beyond(lines, PACKAGES, tmp_path) == {}
+    assert present <= may_load.keys()
+    lines = {f"{name} --help".strip(): may_load[name] for name in sorted(present)}
+    lines |= {line: allowed for line, allowed in runs.items() if line.split()[0] in present}
+    assert loaded_beyond(lines, CASES["packages"].split(), tmp_path) == {}
+
+
+CONFIG = """\
+judges_folder = "mine"
+[models.large]
+model = "m"
+[judges.tone]
+instructions = "Is {{ outputs }} kind?"
+[[rules]]
+name = "one"
+where = { service = "support-bot" }
+judges = ["safety"]
+"""
+
+
+def complete(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    program = "import sys; sys.argv[0] = 'tracejudge'; from tracejudge_worker import main; main()"
+    command, env = [sys.executable, "-c", program], os.environ | environment
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_values_are_completed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "short.toml").touch()
+    (tmp_path / "tracejudge.toml").write_text(CONFIG, encoding="utf-8")
+    (tmp_path / "other.toml").write_text("no TOML", encoding="utf-8")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    remember_services({"shop", "billing"})
+    slowest = 0.0
+    for line, expected in CASES["completed"].items():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        count = f"{len(line.split(' ')) - 1}"
+        done = complete(tmp_path, COMP_WORDS=line, COMP_CWORD=count, _TRACEJUDGE_COMPLETE="bash_complete")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        slowest = max(slowest, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        rows = [row.split(",", 1) for row in done.stdout.splitlines()]
+        assert {kind if kind == "file" else value for kind, value in rows} == set(expected.split()), (line, done)
+    assert slowest < 0.3 * slowness()
+    for shell, word in (("zsh", "compdef"), ("fish", "complete --no-files --command tracejudge")):
+        done = complete(tmp_path, _TRACEJUDGE_COMPLETE=f"{shell}_source")
+        assert (done.returncode, word in done.stdout) == (0, True), (shell, done)
+
+
+COMMAND = [sys.executable, "-m", "worker.cli"]
+ALONE = ["unshare", "--fork", "--pid", "--kill-child", "--map-root-user"]
+"""A space of process ids of its own, in which the command is the first process."""
+TERMINATED = 143
+
+
+def may_be_first() -> bool:
+    tried = shutil.which("unshare") and subprocess.run([*ALONE, "true"], check=False, capture_output=True)
+    return bool(tried) and tried.returncode == 0
+
+
+@pytest.mark.skipif(not may_be_first(), reason="no process may be the first of a space of its own here")
+def test_as_first_process_it_ends_on_sigterm_before_it_has_begun(tmp_path: Path, redis_url: str) -> None:
+    """It waits for traces on its standard input, where nobody handles the signal but the command itself."""
+    # With a Redis: without one it would end by itself, where the signal comes late.
+    command = [*ALONE, *COMMAND, "publish", "-", "--redis-url", redis_url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=tmp_path) as outside:
+        children = Path(f"/proc/{outside.pid}/task/{outside.pid}/children")
+        try:
+            (first,) = map(int, wait_until(lambda: children.read_text().split(), 60, "the first process"))
+
+            def ended() -> bool:
+                # Until it has come to its first line, the kernel throws the signal away.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(first, signal.SIGTERM)
+                return outside.poll() is not None
+
+            wait_until(ended, 60, "the end of the first process")
+        finally:
+            outside.kill()
+    assert outside.returncode == TERMINATED
+
+
+def test_characters_outside_the_encoding_of_the_output_are_escaped(tmp_path: Path) -> None:
+    (tmp_path / "kind.toml").write_text('instructions = "Is {{ outputs }} kind? é 😀"\n', encoding="utf-8")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [*COMMAND, "judges", "show", "kind.toml"]
+    shown = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "kind? \\xe9 \\U0001f600" in shown.stdout

@@ -1,54 +1,49 @@
-"""`tracejudge doctor`: Redis in every state that breaks us, each named with its mend; and how the answer looks."""
+"""`tracejudge doctor`: Redis in every state that breaks us, its permissions, receivers, brokers; each with its fix."""
 
+import ast
+import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import redis
 from redis import Redis
-from support.cases import each_case
+from redis.exceptions import NoPermissionError
+from support import otlp as collector
 from support.cli_parts import SECRET, Run, words
-from support.doctor_parts import KEPT, NOWHERE, be_present, examined, login, tuned
+from support.doctor_parts import KEPT, NOWHERE, be_present, examined, login, part, tuned
 from support.processes import free_port, wait_until
 from support.redis_kinds import TlsRedis, make_certificates
 
+import worker
 from worker.base.doctor import redis_server
-from worker.base.embedded import ServerBinary, find_servers
+from worker.base.doctor.finding import Check, examine, ok
+from worker.base.doctor.redis_server import worker_commands
+from worker.base.embedded import EmbeddedRedis, ServerBinary, find_servers
+from worker.core.config.settings import Settings
+from worker.core.storage.client import StoreError
+from worker.core.storage.keys import Keys
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
-ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis persistence", "redis memory"} | {
-    *(
-        "packages",
-        "configuration",
-        "configurations",
-        "redis permissions",
-        "broker",
-        "broker permissions",
-        "clock",
-        "circuits",
-        "accounting",
-    ),
-    *(
-        "role ingest",
-        "role judge",
-        "role export",
-        "role monitor",
-        "dead letters",
-        "input",
-        "model default",
-        "metrics page",
-        "judge versions",
-        "model families",
-    ),
+each_version = pytest.mark.parametrize("binary", find_servers(), ids=lambda binary: binary.version)
+ALL_WELL = {
+    *("redis", "redis version", "redis role", "redis eviction", "redis persistence", "redis memory", "packages"),
+    *("configuration", "configurations", "redis permissions", "broker", "broker permissions", "clock", "circuits"),
+    *("accounting", "role ingest", "role judge", "role export", "role monitor", "dead letters", "input"),
+    *("model default", "metrics page", "judge versions", "model families"),
 }
-
-
-REDIS_TIMEOUT_S = redis_server._TIMEOUT_S
+REDIS_TIMEOUT_S = redis_server._TIMEOUT_S  # before the fixture lengthens it
 
 
 # --- the answer ---
-@pytest.mark.parametrize("binary", find_servers(), ids=lambda binary: binary.version)
+@each_version
 def test_a_deployment_that_serves_is_exit_code_zero(run: Run, stack: ExitStack, binary: ServerBinary) -> None:
     server = stack.enter_context(tuned(*KEPT, binary=binary))
+    ended = run("doctor", "--redis-url", server.url)
+    assert (ended.code, ended.err) == (0, "")
+    assert all(name in ended.out for name in ALL_WELL - {"configurations"} if not name.startswith("role"))
+    assert "no worker runs yet → start `tracejudge worker`" in words(ended.out)
     be_present(server.url)
     Path("tracejudge.toml").touch()
     ended, parts = examined(run, url=server.url)
@@ -56,17 +51,12 @@ def test_a_deployment_that_serves_is_exit_code_zero(run: Run, stack: ExitStack, 
     assert {name: part.result for name, part in parts.items()} == dict.fromkeys(ALL_WELL, "ok")
 
 
-def test_text_output_has_a_line_for_each_part_and_fixes_of_broken_ones(run: Run, stack: ExitStack) -> None:
-    server = stack.enter_context(tuned(*KEPT))
-    ended = run("doctor", "--redis-url", server.url)
-    assert (ended.code, ended.err) == (0, "")
-    assert all(name in ended.out for name in ALL_WELL - {"configurations"} if not name.startswith("role"))
-    assert "no worker runs yet → start `tracejudge worker`" in words(ended.out)
-
-
-def test_the_configuration_file_is_named_and_its_absence_is_a_warning(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_configuration_is_named_or_a_warning(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("tracejudge.toml").write_text("batch_size = 0", encoding="utf-8")
+    ended, parts = examined(run)
+    assert (ended.code, list(parts)) == (1, ["configuration"])
+    assert parts["configuration"].what == "tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
+    Path("tracejudge.toml").unlink()
     looked_at = f"--config and TRACEJUDGE_CONFIG are not set, and there is no tracejudge.toml in {tmp_path}"
     what = f"no configuration ({looked_at}): the built-in heuristic judges every trace"
     absent = ("warning", f"environment: {what}", "write one: tracejudge init")
@@ -78,79 +68,50 @@ def test_the_configuration_file_is_named_and_its_absence_is_a_warning(
     monkeypatch.setenv("TRACEJUDGE_RULE", "[]")
     unknown = ("warning", "TRACEJUDGE_RULE: is no setting", "did you mean TRACEJUDGE_RULES?")
     assert examined(run, url=NOWHERE)[1]["unknown-variable"] == unknown
-
-
-def test_a_configuration_that_cannot_be_read_is_a_broken_part(run: Run) -> None:
-    Path("tracejudge.toml").write_text("batch_size = 0", encoding="utf-8")
-    ended, parts = examined(run)
-    assert ended.code == 1
-    assert list(parts) == ["configuration"]
-    assert parts["configuration"].what == "tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
-
-
-def test_a_secret_of_the_metrics_page_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A secret of the metrics page that is not there.
     monkeypatch.setenv("TRACEJUDGE_METRICS_HOST", "0.0.0.0")  # noqa: S104 - what containers set
-    assert examined(run, url="redis://127.0.0.1:1/0")[1]["metrics page"].result == "warning"
+    assert part(run, "metrics page").result == "warning"
     monkeypatch.setenv("TRACEJUDGE_METRICS_TOKEN_ENV", "ABSENT")
-    assert examined(run, url="redis://127.0.0.1:1/0")[1]["metrics page"] == (
-        "broken",
-        "metrics_token_env: the variable ABSENT is empty",
-        "put the secret there",
-    )
+    broken = ("broken", "metrics_token_env: the variable ABSENT is empty", "put the secret there")
+    assert part(run, "metrics page") == broken
     monkeypatch.setenv("ABSENT", SECRET)
-    assert examined(run, url="redis://127.0.0.1:1/0")[1]["metrics page"].result == "ok"
-
-
-def test_wrong_usage_is_exit_code_two(run: Run) -> None:
+    assert part(run, "metrics page").result == "ok"
     assert run("doctor", "--nope").code == 2
 
 
-# --- whether Redis lets us in ---
-def test_a_redis_that_is_absent(run: Run) -> None:
+# --- whether Redis lets us in, takes what we write, and keeps it ---
+@pytest.mark.usefixtures("_no_names")
+def test_a_redis_that_is_absent(run: Run, stack: ExitStack) -> None:
     port = free_port()
-    ended, checks = examined(run, url=f"redis://user:{SECRET}@127.0.0.1:{port}/0")
-    assert checks["redis"] == (
-        "broken",
-        f"nothing listens at redis://127.0.0.1:{port}/0",
-        "start Redis there, or correct the address",
-    )
-    parts = {"packages", "configuration", "redis", "metrics page", "model default", "heuristic-judges"}
-    assert set(checks) == parts, "what needs Redis is not named as well"
+    ended, parts = examined(run, url=f"redis://user:{SECRET}@127.0.0.1:{port}/0")
+    what = f"nothing listens at redis://127.0.0.1:{port}/0"
+    assert parts["redis"] == ("broken", what, "start Redis there, or correct the address")
+    names = {"packages", "configuration", "redis", "metrics page", "model default", "heuristic-judges"}
+    assert set(parts) == names, "what needs Redis is not named as well"
     assert SECRET not in ended.out
-
-
-def test_a_redis_that_was_stopped(run: Run, stack: ExitStack) -> None:
     server = stack.enter_context(tuned())
     url = server.url
     server.kill()
     assert examined(run, url=url)[1]["redis"].what.startswith("nothing listens at ")
+    url = "redis://no-such-host.invalid:6379/0"
+    assert examined(run, url=url)[1]["redis"].what == f"the name of {url} cannot be resolved"
 
 
-@pytest.mark.usefixtures("_no_names")
-def test_a_name_that_leads_nowhere(run: Run) -> None:
-    assert examined(run, url="redis://no-such-host.invalid:6379/0")[1]["redis"].what == (
-        "the name of redis://no-such-host.invalid:6379/0 cannot be resolved"
-    )
-
-
-@pytest.mark.parametrize("password", [None, "wrong"], ids=["none", "wrong"])
-def test_a_password_that_is_wrong_or_missing(run: Run, stack: ExitStack, password: str | None) -> None:
+def test_a_password_that_is_wrong_or_missing(run: Run, stack: ExitStack) -> None:
     server = stack.enter_context(tuned())
     stack.callback(server.kill)
     with Redis.from_url(server.url) as client:
         client.config_set("requirepass", SECRET)
-    url = server.url if password is None else login(server.url, "", password)
-    ended, parts = examined(run, url=url)
-    assert parts["redis"].result == "broken"
-    assert parts["redis"].what.endswith("refuses the user or the password, or asks for one")
+    for url in (server.url, login(server.url, "", "wrong")):
+        ended, parts = examined(run, url=url)
+        assert parts["redis"].result == "broken"
+        assert parts["redis"].what.endswith("refuses the user or the password, or asks for one")
+        assert SECRET not in ended.out
+        assert "wrong@" not in ended.out
     assert examined(run, url=login(server.url, ""))[1]["redis"].result == "ok"
-    assert SECRET not in ended.out
-    assert "wrong@" not in ended.out
 
 
-def test_tls_where_there_is_none_and_none_where_there_is(
-    run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack, tmp_path: Path
-) -> None:
+def test_tls_on_one_side_only(run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack, tmp_path: Path) -> None:
     files = make_certificates(tmp_path)
     server = stack.enter_context(TlsRedis(files))
     with monkeypatch.context() as impatient:
@@ -166,16 +127,6 @@ def test_tls_where_there_is_none_and_none_where_there_is(
     assert examined(run, url=f"{server.tls_url}?ssl_ca_certs={files.authority}")[1]["redis"].result == "ok"
 
 
-def test_a_user_without_permission_for_config_get_is_a_warning(run: Run, stack: ExitStack) -> None:
-    server = stack.enter_context(tuned(*KEPT))
-    with Redis.from_url(server.url) as client:
-        client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~*", "&*", "+@all", "-info")
-    be_present(server.url)
-    ended, parts = examined(run, url=login(server.url, "judge"))
-    assert (ended.code, parts["redis keeping"].result) == (0, "warning")
-
-
-# --- whether it takes what we write, and keeps it ---
 def test_a_replica_that_takes_no_writes(run: Run, stack: ExitStack) -> None:
     master = stack.enter_context(tuned(*KEPT, "--repl-diskless-sync-delay", "0"))
     replica = stack.enter_context(tuned(*KEPT, "--replicaof", "127.0.0.1", str(master.port)))
@@ -186,64 +137,206 @@ def test_a_replica_that_takes_no_writes(run: Run, stack: ExitStack) -> None:
     assert parts["redis permissions"].result == "ok", "that is another thing"
 
 
-POLICIES = {
-    "allkeys-lru": (
-        "broken",
-        "maxmemory-policy is allkeys-lru: Redis deletes the records that make evaluations count once as soon",
-    ),
-    "volatile-ttl": ("broken", "maxmemory-policy is volatile-ttl: "),
-    "noeviction": ("ok", "noeviction"),
-}
+LOST = "Redis deletes the records that make evaluations count once as soon"
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_an_evicting_policy(run: Run, stack: ExitStack, policy: str) -> None:
-    result, what = POLICIES[policy]
-    server = stack.enter_context(tuned(*KEPT, "--maxmemory-policy", policy))
-    part = examined(run, url=server.url)[1]["redis eviction"]
-    assert part.result == result
-    assert part.what.startswith(what)
+def test_eviction_persistence_and_memory(run: Run) -> None:
+    for options, name, result, what in (
+        (
+            (*KEPT, "--maxmemory-policy", "allkeys-lru"),
+            "eviction",
+            "broken",
+            f"maxmemory-policy is allkeys-lru: {LOST}",
+        ),
+        ((*KEPT, "--maxmemory-policy", "volatile-ttl"), "eviction", "broken", "maxmemory-policy is volatile-ttl: "),
+        ((*KEPT, "--maxmemory-policy", "noeviction"), "eviction", "ok", "noeviction"),
+        ((), "persistence", "broken", "it keeps nothing on disk"),
+        (("--save", "60 1"), "persistence", "warning", "snapshots alone"),
+        (KEPT, "persistence", "ok", "appendonly"),
+        ((*KEPT, "--maxmemory", "300kb"), "memory", "broken", ""),
+    ):
+        with tuned(*options) as server:
+            found = examined(run, url=server.url)[1][f"redis {name}"]
+        assert (found.result, found.what.startswith(what)) == (result, True), (options, found)
+    for share, result in ((0.5, "ok"), (0.85, "warning"), (1.0, "broken")):
+        assert redis_server.memory({"used_memory": int(share * 1e9), "maxmemory": int(1e9)}).result == result, share
+    for version, result in (("6.0.16", "broken"), ("6.2.14", "ok"), ("7.4.1", "ok"), ("10.0", "ok")):
+        assert redis_server.version({"redis_version": version}).result == result, version
 
 
-PERSISTENCE = {
-    "none": ((), "broken", "it keeps nothing on disk"),
-    "snapshots": (("--save", "60 1"), "warning", "snapshots alone"),
-    "appendonly": (KEPT, "ok", "appendonly"),
-}
-
-
-@pytest.mark.parametrize(("options", "result", "what"), PERSISTENCE.values(), ids=PERSISTENCE.keys())
-def test_persistence(run: Run, stack: ExitStack, options: tuple[str, ...], result: str, what: str) -> None:
-    server = stack.enter_context(tuned(*options))
-    part = examined(run, url=server.url)[1]["redis persistence"]
-    assert part.result == result
-    assert part.what.startswith(what)
-
-
-@each_case(("share", "result"), [(0.5, "ok"), (0.85, "warning"), (1.0, "broken")])
-def test_memory_that_is_nearly_full(share: float, result: str) -> None:
-    findings = redis_server.memory({"used_memory": int(share * 1e9), "maxmemory": int(1e9)})
-    assert findings.result == result
-
-
-def test_a_redis_that_is_full(run: Run, stack: ExitStack) -> None:
-    server = stack.enter_context(tuned(*KEPT, "--maxmemory", "300kb"))
-    assert examined(run, url=server.url)[1]["redis memory"].result == "broken"
-
-
-@each_case(("version", "result"), [("6.0.16", "broken"), ("6.2.14", "ok"), ("7.4.1", "ok"), ("10.0", "ok")])
-def test_a_redis_that_is_too_old(version: str, result: str) -> None:
-    assert redis_server.version({"redis_version": version}).result == result
-
-
-CLOCKS = {0.0: "ok", 4.0: "ok", -6.0: "warning", 59.0: "warning", 61.0: "broken", -3600.0: "broken"}
-
-
-@pytest.mark.parametrize("off_s", CLOCKS)
-def test_a_clock_that_is_off(monkeypatch: pytest.MonkeyPatch, redis_url: str, off_s: float) -> None:
+def test_a_clock_that_is_off(monkeypatch: pytest.MonkeyPatch, redis_url: str) -> None:
     monkeypatch.setattr(Redis, "time", lambda _: (1_700_000_000, 500_000))
-    (finding,) = redis_server.clock(redis_url, now=lambda: 1_700_000_000.5 + off_s)
-    assert finding.result == CLOCKS[off_s]
-    if off_s:
-        message = "ahead of" if off_s > 0 else "behind"
-        assert finding.what == f"this machine's clock is {abs(off_s):.1f} s {message} Redis'"
+    clocks = {0.0: "ok", 4.0: "ok", -6.0: "warning", 59.0: "warning", 61.0: "broken", -3600.0: "broken"}
+    for off_s, result in clocks.items():
+        (finding,) = redis_server.clock(redis_url, now=lambda off_s=off_s: 1_700_000_000.5 + off_s)
+        side = "ahead of" if off_s > 0 else "behind"
+        what = f"this machine's clock is {abs(off_s):.1f} s {side} Redis'" if off_s else finding.what
+        assert (finding.result, finding.what) == (result, what), off_s
+
+
+# --- what a user of Redis may run is asked for, all that we run, and none of it is done ---
+ASKED = {command[0] for command in worker_commands(Keys())}
+WORKER = Path(worker.__file__).parent
+
+
+def allow(url: str, *rights: str) -> str:
+    """Make a user with these rights; return its address."""
+    with Redis.from_url(url) as client:
+        client.execute_command("ACL", "SETUSER", "judge", "reset", "on", f">{SECRET}", *rights)
+    return login(url, "judge")
+
+
+def _contents(server: EmbeddedRedis) -> dict[bytes, bytes]:
+    with Redis.from_url(server.url) as client:
+        return {key: client.dump(key) for key in client.scan_iter()}
+
+
+@each_version
+def test_a_user_without_permission_is_told_and_nothing_run(run: Run, stack: ExitStack, binary: ServerBinary) -> None:
+    """Also where transactions are refused, which keep the questions from being done."""
+    server = stack.enter_context(tuned(*KEPT, binary=binary))
+    with Redis.from_url(server.url) as client:
+        client.lpush(Settings().queue("doctor"), "message")
+        client.hset("unacked", "a", "kept")
+        client.set("tracejudge:doctor", "somebody's")
+    before, everything = _contents(server), ("~*", "&*", "+@all")
+    may_not = "the user may not run: "
+    for rights, what, of_broker in (
+        ((*everything, "-multi"), f"{may_not}MULTI", f"{may_not}MULTI"),
+        ((*everything, "-exec"), f"{may_not}EXEC", f"{may_not}EXEC"),
+        ((*everything, "-@transaction"), f"{may_not}MULTI, EXEC", f"{may_not}MULTI, EXEC"),
+        ((*everything, "-discard"), None, None),
+        (
+            ("~tracejudge*", "~_kombu*", "~unacked*", "&*", "+@all", "-xclaim", "-evalsha", "-brpop"),
+            *(f"{may_not}EVALSHA, XCLAIM", f"{may_not}BRPOP"),
+        ),
+    ):
+        _, parts = examined(run, url=allow(server.url, *rights))
+        for found, expected in ((parts["redis permissions"], what), (parts["broker permissions"], of_broker)):
+            assert found[:2] == ("broken", expected) if expected else found.result == "ok", (rights, found)
+        assert _contents(server) == before, rights
+    _, parts = examined(run, url=allow(server.url, "~other*", "+@all"))
+    assert parts["redis permissions"].what.startswith(f"{may_not}MEMORY USAGE, EXISTS, DEL")
+    _, parts = examined(run, url=allow(server.url, *everything, "-time"))
+    fix = "allow the commands that the part on permissions names (ACL SETUSER), then run the doctor again"
+    assert parts["redis permissions"].what == f"{may_not}TIME"
+    assert parts["clock"] == ("broken", "cannot be checked: Redis refuses the user a command", fix)
+    be_present(server.url)
+    ended, parts = examined(run, url=allow(server.url, *everything, "-info"))
+    assert (ended.code, parts["redis keeping"].result) == (0, "warning")
+    renamed = stack.enter_context(tuned(*KEPT, "--rename-command", "MULTI", "begin", binary=binary))
+    before = _contents(renamed)
+    _, parts = examined(run, url=allow(renamed.url, *everything))
+    assert {parts[f"{name} permissions"].what for name in ("redis", "broker")} == {f"{may_not}MULTI"}
+    assert _contents(renamed) == before
+
+
+# A method's name begins with its command; these make none of their own, or only the doctor's, which may be refused.
+NO_COMMANDS = {"close", "pipeline"}
+DOCTORS_OWN = {"info", "config_get"}
+# The board's: a transaction cannot queue it, and it has the right of MULTI, which doctor needs for every command.
+NOT_QUEUED = {"watch"}
+SPELLED = {"register_script": "EVALSHA", "delete": "DEL"}
+
+
+def test_every_command_of_our_scripts_and_our_code_is_asked_for() -> None:
+    scripts = [*WORKER.glob("**/scripts/**/*.lua")]
+    assert len(scripts) > 10
+    for script in scripts:
+        calls = script.read_text(encoding="utf-8").replace("redis.pcall", "redis.call").split("redis.call('")[1:]
+        missing = {call.split("'")[0] for call in calls} - ASKED
+        assert not missing, f"{script.name} runs what worker/base/doctor/redis_server.py does not ask for"
+    called = {method for path in WORKER.rglob("*.py") for method in _methods(path.read_text(encoding="utf-8"))}
+    assert len(called) > 20
+    commands = {method: SPELLED.get(method, method.split("_")[0].upper()) for method in called}
+    unasked = {method for method, command in commands.items() if command not in ASKED}
+    assert unasked <= DOCTORS_OWN | NOT_QUEUED, "worker/base/doctor/redis_server.py does not ask for it"
+
+
+def _methods(source: str) -> set[str]:
+    """Find what is called of a Redis client or of its pipeline, which go by these names."""
+    accesses = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
+    clients = [node for node in accesses if _name(node.value) in {"client", "pipe", "_redis"}]
+    return {node.attr for node in clients if hasattr(redis.Redis, node.attr)} - NO_COMMANDS
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+# --- the OTLP receiver and other brokers ---
+def at_logs(status: int) -> collector.Behaviour:
+    return lambda export: collector.failing(status) if export.path == "/v1/logs" else collector.Accept()
+
+
+def test_answers_of_a_receiver_have_findings(
+    run: Run, monkeypatch: pytest.MonkeyPatch, otlp: collector.OtlpReceiver
+) -> None:
+    monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", otlp.endpoint)
+    for behaviour, result, what in (
+        (collector.Accept(), "ok", "/v1/traces"),
+        (collector.failing(503), "warning", "HTTP 503: it is busy or restarts"),
+        (collector.failing(500), "warning", "HTTP 500: it fails"),
+        (collector.failing(401), "broken", "HTTP 401: it asks for credentials"),
+        (collector.failing(403), "broken", "HTTP 403: it does not let the worker in"),
+        (collector.failing(404), "broken", "HTTP 404: nothing takes OTLP under this path"),
+        (collector.failing(302), "broken", "HTTP 302: it redirects"),
+        (collector.Accept(body=b"<html>", content_type="text/html"), "broken", "a web page"),
+        (at_logs(404), "ok", "events are not sent"),
+        (at_logs(403), "broken", "/v1/logs answers HTTP 403"),
+        (collector.Accept(body=bytes(8 * 1024 * 1024)), "ok", "/v1/traces"),
+    ):
+        otlp.behaviour = behaviour
+        checked = part(run, "otlp receiver")
+        assert (checked.result, what in checked.what) == (result, True), checked
+        assert not otlp.spans
+    port = free_port()
+    monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    assert part(run, "otlp receiver").what == f"nothing listens at http://127.0.0.1:{port}/v1/traces"
+
+
+def test_a_broker_of_its_own_is_looked_at_by_itself(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str) -> None:
+    monkeypatch.setenv("TRACEJUDGE_BROKER_URL", redis_url)
+    assert part(run, "broker").result == "ok"
+    assert part(run, "broker permissions").result == "ok"
+    for scheme in ("amqp", "redis"):
+        monkeypatch.setenv("TRACEJUDGE_BROKER_URL", f"{scheme}://user:{SECRET}@127.0.0.1:{free_port()}//")
+        began = time.monotonic()
+        checked = part(run, "broker")
+        assert (checked.result, time.monotonic() - began < 30) == ("broken", True), "without the patience of Celery"
+        assert checked.what.startswith(f"nothing listens at {scheme}://127.0.0.1:")
+
+
+# --- looking ---
+def test_looks_are_made_side_by_side_and_one_that_hangs_is_left_behind() -> None:
+    release, both = threading.Event(), threading.Barrier(2, timeout=60)
+
+    def meets() -> list[object]:
+        both.wait()
+        return [ok("a")]
+
+    looks = [Check("a", meets), Check("hangs", lambda: release.wait(60) and [], 0.2), Check("b", meets)]
+    parts = examine(looks)
+    release.set()
+    assert [(each.name, each.result) for each in parts] == [("a", "ok"), ("hangs", "broken"), ("a", "ok")]
+    assert parts[1].what == "no answer within 0.2 s"
+    assert examine([Check("a", list), Check("b", lambda: [ok("b")])]) == [ok("b")], "finding nothing is no overrun"
+
+
+def test_a_look_that_fails_hides_neither_the_others_nor_a_secret_and_redis_is_not_our_bug() -> None:
+    for error, why, is_ours in (
+        (ValueError(SECRET), " (ValueError)", True),
+        (redis.ConnectionError(SECRET), ": Redis does not answer (ConnectionError)", False),
+        (redis.TimeoutError(SECRET), ": Redis does not answer (TimeoutError)", False),
+        (redis.ResponseError(SECRET), ": Redis refuses a command (ResponseError)", False),
+        (NoPermissionError(SECRET), ": Redis refuses the user a command", False),
+        (StoreError("Redis is full"), ": Redis is full", False),
+    ):
+
+        def fails(error: Exception = error) -> list[object]:
+            raise error
+
+        first, second = examine([Check("a", fails), Check("b", lambda: [ok("b")])])
+        expected = ("broken", f"cannot be checked{why}", "ok")
+        assert (first.result, first.what, second.result) == expected, why
+        assert ("bug of TraceJudge" in first.fix) is is_ours, why

@@ -15,76 +15,8 @@ from worker.base.doctor.lint import CODES, lint, parse_key
 from worker.core.config.loading import load
 from worker.core.config.settings import SettingsError
 
-MANY = """\
-redis_url = "redis://host/first"
-retenton = "5h"
-batch_size = 0
-
-[models.default]
-provider = "opneai"
-base_url = "https://host/v1"
-model = "m"
-
-[models.second]
-base_url = "https://host/v1"
-api_key_env = "sk-abc"
-model = "n"
-
-[[rules]]
-name = "one"
-judges = ["safty", "groundednes", "safety"]
-rate = "5%"
-
-[[rules]]
-judges = ["safety"]
-model = "second"
-
-[[rules]]
-name = "three"
-where = { service = "x", hass = ["context"] }
-judges = ["safety"]
-model = "gone"
-"""
-ALLOWED = """\
-[models.default]
-base_url = "https://host/v1"
-model = "m"
-api_key_env = "NOT_SET_HERE"
-
-[models.again]
-base_url = "https://host/v1"
-model = "m"
-
-[models.spare]
-base_url = "https://host/v1"
-model = "spare"
-
-[models.clf]
-provider = "decisions"
-base_url = "https://host/v1"
-model = "clf"
-
-[judges.relevance_truth_completeness]
-reasoning = false
-
-[[rules]]
-name = "wide"
-judges = ["safety", "groundedness"]
-model = "default"
-
-[[rules]]
-name = "narrow"
-where = { service = "shop-eu", environment = "prod" }
-judges = ["safety"]
-rate = 0.5
-model = "default"
-
-[[rules]]
-name = "never"
-judges = ["correctness"]
-rate = 0.0
-model = "clf"
-"""
+DATA = Path(__file__).parent / "data"
+RULE = '[[rules]]\nname = "a"\njudges = ["safety"]\nmodel = "default"\n[models.default]\nprovider = "lexical"\n'
 
 
 def codes(text: str, path: Path, **variables: str) -> dict[str, tuple[str, int | None]]:
@@ -96,7 +28,7 @@ def codes(text: str, path: Path, **variables: str) -> dict[str, tuple[str, int |
 def test_all_mistakes_are_listed_each_with_its_line(tmp_path: Path) -> None:
     """Those that only follow from another one are not: no model is missing because its table is wrong."""
     path = tmp_path / "many.toml"
-    findings = codes(MANY, path, TRACEJUDGE_GATEWAY="{", TRACEJUDGE_MAX_OUTBX="7")
+    findings = codes((DATA / "many.toml").read_text(), path, TRACEJUDGE_GATEWAY="{", TRACEJUDGE_MAX_OUTBX="7")
     assert findings == {
         "TRACEJUDGE_GATEWAY": ("TJ001", None),
         "retenton": ("TJ002", 2),
@@ -115,10 +47,6 @@ def test_all_mistakes_are_listed_each_with_its_line(tmp_path: Path) -> None:
     assert judges == ["there is no judge 'safty'", "there is no judge 'groundednes'"]
     with pytest.raises(SettingsError, match=r"retenton: unknown key; did you mean retention\?"):
         load({}, str(path))  # the start names the first alone
-
-
-def test_a_wrong_address_of_redis_is_a_wrong_value(tmp_path: Path) -> None:
-    path = tmp_path / "address.toml"
     for address in ("rediss//host", "redis://host:99999/0", "redis://host/first", "unix://", "redis+sentinel://host"):
         path.write_text(f'redis_url = "{address}"', encoding="utf-8")
         (finding,) = lint({}, str(path))
@@ -126,8 +54,8 @@ def test_a_wrong_address_of_redis_is_a_wrong_value(tmp_path: Path) -> None:
 
 
 def test_a_valid_but_suspicious_configuration_is_a_warning(tmp_path: Path) -> None:
-    path = tmp_path / "allowed.toml"
-    assert codes(ALLOWED, path, TRACEJUDGE_OPENAI="x") == {
+    path, text = tmp_path / "allowed.toml", (DATA / "allowed.toml").read_text()
+    assert codes(text, path, TRACEJUDGE_OPENAI="x") == {
         str(path): ("TJ106", None),
         "rules[1]": ("TJ102", 27),
         "rules[2]": ("TJ101", 34),
@@ -138,11 +66,9 @@ def test_a_valid_but_suspicious_configuration_is_a_warning(tmp_path: Path) -> No
     }
     load({}, str(path))  # a start accepts all of it
     # A rule that judges more, or is not reached by the other, has an effect.
-    path.write_text(ALLOWED.replace("rate = 0.5", 'rate = 0.5\nalways = ["error"]'), encoding="utf-8")
+    path.write_text(text.replace("rate = 0.5", 'rate = 0.5\nalways = ["error"]'), encoding="utf-8")
     assert "TJ102" not in {finding.code for finding in lint({}, str(path))}
-
-
-def test_each_code_is_one_kind_and_documented() -> None:
+    # Each code is one kind, and documented.
     page = Path(__file__).parents[2].joinpath("docs", "reference", "lint.md").read_text(encoding="utf-8")
     assert len({code.code for code in CODES}) == len({code.name for code in CODES}) == len(CODES)
     assert re.findall(r"^\| `(TJ\d{3})`", page, re.MULTILINE) == [code.code for code in CODES]
@@ -150,13 +76,8 @@ def test_each_code_is_one_kind_and_documented() -> None:
 
 
 def test_the_exit_code_and_the_lines_of_json(run: Run) -> None:
-    rule = '[[rules]]\nname = "a"\njudges = ["safety"]\nmodel = "default"\n[models.default]\nprovider = "lexical"\n'
-    for text, code in (
-        (rule, 0),
-        (rule + "[models.b]\nprovider = 'lexical'\nlabel = 'b'\n", 1),
-        ("a = 1\n", 2),
-        ("= 1", 2),
-    ):
+    spare = "[models.b]\nprovider = 'lexical'\nlabel = 'b'\n"
+    for text, code in ((RULE, 0), (RULE + spare, 1), ("a = 1\n", 2), ("= 1", 2)):
         Path("t.toml").write_text(text, encoding="utf-8")
         ended = run("lint", "t.toml", "--json")
         lines = [json.loads(line) for line in ended.out.splitlines()]
@@ -174,7 +95,6 @@ def test_tables_of_dialects_are_checked_and_written_in_their_other_form(run: Run
     Path("nameless.toml").write_text('[[rules]]\nname = "a"\njudges = ["safety"]\n[[rules]]\nnam = "b"\n')
     ended = run("lint", "--config", "nameless.toml")
     assert ("did you mean name?" in ended.out + ended.err, "None" in ended.out + ended.err) == (True, False), ended
-    config = '[[rules]]\nname = "a"\njudges = ["safety"]\nmodel = "default"\n[models.default]\nprovider = "lexical"\n'
     table = {
         "name": "acme",
         "prefixes": ["acme."],
@@ -184,7 +104,7 @@ def test_tables_of_dialects_are_checked_and_written_in_their_other_form(run: Run
         "tool": {"name": '/name ~ ^call "(.+)"$'},
         "model": ["acme.engine"],
     }
-    Path("t.toml").write_text(config, encoding="utf-8")
+    Path("t.toml").write_text(RULE, encoding="utf-8")
     Path("acme.json").write_text(json.dumps(table), encoding="utf-8")
     assert (run("lint", "acme.json").code, run("lint", "t.toml").code) == (0, 0)
     assert run("lint", "acme.json", "--to", "dialects.d/acme.toml").code == 0
@@ -274,17 +194,11 @@ def test_every_commented_line_of_the_file_can_be_switched_on(run: Run) -> None:
 
 def test_a_service_that_differs_by_two_letters_from_another_is_a_warning() -> None:
     """In long words only, and not by a number: both of `shop-eu` and `shop-us`, `bot-1` and `bot-2` may be meant."""
+    bot = "support-bot"
     for first, second, meant in (
-        ("support-bot", "suport-bot", "support-bot"),
-        ("support-bot", "suppotr-bot", "support-bot"),
-        ("support-bot", "supportbot", "support-bot"),
-        ("suport-*", "support-bot", "support-bot"),
-        ("support-bot", "suport-*", "support-bot"),
-        ("support-*", "support-bot", None),
-        ("support-bot", "support-bot", None),
-        ("checkout-eu", "checkout-us", None),
-        ("worker-1", "worker-2", None),
-        ("search", "shop", None),
+        *((bot, "suport-bot", bot), (bot, "suppotr-bot", bot), (bot, "supportbot", bot), ("suport-*", bot, bot)),
+        *((bot, "suport-*", bot), ("support-*", bot, None), (bot, bot, None), ("checkout-eu", "checkout-us", None)),
+        *(("worker-1", "worker-2", None), ("search", "shop", None)),
     ):
         rows = [{"name": name, "judges": ["safety"], "where": {"service": name}} for name in (first, second)]
         rows[1]["name"] += " again"

@@ -19,6 +19,8 @@ from worker.core.queue.ledger import DeadLetter, Ledger
 
 pytestmark = pytest.mark.slow("a cluster of six servers; tests/pipeline/test_cluster.py is the short run")
 NOW_S = 1_700_000_000.0
+HOMES = {trace["trace_id"]: home(trace["trace_id"], trace.get("session_id")) for trace in TRACES}
+EVEN = {trace["trace_id"] for trace in TRACES[::2]}
 
 
 def ids(values: list[dict[str, Any]]) -> set[str]:
@@ -26,25 +28,22 @@ def ids(values: list[dict[str, Any]]) -> set[str]:
 
 
 def test_commands_sum_and_merge_what_all_partitions_hold(published: list[Keyspace], run: Run) -> None:
-    everything = {trace["trace_id"] for trace in TRACES}
     for number, keyspace in enumerate(published):
         there = {json.loads(fields[b"t"])["trace_id"] for _, fields in keyspace.client.xrange(keyspace.keys.traces)}
-        assert there == {
-            each["trace_id"] for each in TRACES if home(each["trace_id"], each.get("session_id")) == number
-        }
+        assert there == {name for name, place in HOMES.items() if place == number}
         assert there, "each partition has traces"
     account = run("account", "--json").document
     assert (account["published"], account["sampled"], account["chosen"], account["lost"]) == (24, 24, 24, 0)
     for trace in TRACES:
         shown = run("show", trace["trace_id"], "--json")
         assert shown.code == 0, shown.err
-    assert ids(run("search", "--limit", 100, "--json").lines) == everything
-    assert ids(run("search", "--text", "not", "--limit", 100, "--json").lines) == {t["trace_id"] for t in TRACES[::2]}
+    assert ids(run("search", "--limit", 100, "--json").lines) == HOMES.keys()
+    assert ids(run("search", "--text", "not", "--limit", 100, "--json").lines) == EVEN
     newest = run("tail", "--no-follow", "--last", 5, "--json").lines
     assert len(newest) == 5
     assert run("export", "--failed", "--output", "set.jsonl").code == 0
     rows = [json.loads(line) for line in Path("set.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert ids(rows) == {trace["trace_id"] for trace in TRACES[::2]}
+    assert ids(rows) == EVEN
     replayed = run("replay", "--since", "1h", "--judge", "relevance_to_query", "--json").document
     assert (replayed["traces"], replayed["chosen"], replayed["finished"]) == (24, 24, True)
     assert run("replay", "--continue", replayed["replay"], "--json").document["chosen"] == 24
@@ -97,17 +96,15 @@ class TestOnePartitionAway:
     @pytest.fixture
     def prefix(self, cluster: Cluster) -> str:
         """A prefix whose partitions are on three masters."""
-        numbers = range(PARTITIONS)
-        return next(
-            name
-            for name in map("test-{}".format, itertools.count())
-            if len({cluster.of_partition(number, name).port for number in numbers}) == PARTITIONS
-        )
+        for name in map("test-{}".format, itertools.count()):
+            if len({cluster.of_partition(number, name).port for number in range(PARTITIONS)}) == PARTITIONS:
+                return name
+        raise AssertionError
 
     @pytest.mark.usefixtures("_patient_doctor")
     def test_it_is_named_and_the_others_are_read(self, published: list[Keyspace], cluster: Cluster, run: Run) -> None:
         master = cluster.master_of(published[1].keys.layout)
-        there = {trace["trace_id"] for trace in TRACES if home(trace["trace_id"], trace.get("session_id")) != 1}
+        there = {name for name, place in HOMES.items() if place != 1}
         for node in (*cluster.replicas_of(master), master):
             node.kill()
         result = run("search", "--limit", 100, "--json")
@@ -118,10 +115,10 @@ class TestOnePartitionAway:
         assert run("forget", "--user-id", "u-1").code == 1
         assert ids(run("search", "--limit", 100, "--json").lines) == there, "nothing is erased in part"
         ended = run("doctor", "--json")
-        by_name = {part["name"]: part["result"] for part in ended.document["parts"]}
+        by_name, numbers = {part["name"]: part["result"] for part in ended.document["parts"]}, range(PARTITIONS)
         assert ended.code == 1
-        assert [by_name[f"partition {number}: redis"] for number in range(PARTITIONS)] == ["ok", "broken", "ok"]
-        assert [f"partition {number}: redis version" in by_name for number in range(PARTITIONS)] == [True, False, True]
+        assert [by_name[f"partition {number}: redis"] for number in numbers] == ["ok", "broken", "ok"]
+        assert [f"partition {number}: redis version" in by_name for number in numbers] == [True, False, True]
         assert by_name["accounting"] == "ok"
         begun = run("replay", "--since", "1h", "--judge", "relevance_to_query", "--json").document
         master.restart()

@@ -1,4 +1,4 @@
-"""`tracejudge publish`: traces from a file into the stream, and what became of bad lines."""
+"""`tracejudge publish` and `account`: traces from a file into the stream, and what became of them and of bad lines."""
 
 import io
 import json
@@ -7,12 +7,14 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
 from support.cli_parts import SAMPLES, Run, labelled, words, write_lines
+from transcripts import check_transcript
 
 from tracejudge import Trace
 from worker.base.commands import publish
@@ -20,43 +22,46 @@ from worker.base.commands.trace_files import read_traces
 
 
 def stored(redis: Redis, prefix: str) -> list[dict[str, Any]]:
-    """Read the traces of the stream."""
-    return [json.loads(fields[b"t"]) for _, fields in redis.xrange(f"{prefix}:traces") if b"t" in fields]
+    """Read the traces of the stream, and empty it."""
+    entries = redis.xrange(f"{prefix}:traces")
+    redis.xtrim(f"{prefix}:traces", maxlen=0)
+    return [json.loads(fields[b"t"]) for _, fields in entries if b"t" in fields]
 
 
-def test_the_traces_of_a_file_are_published(served: Run, redis: Redis, prefix: str) -> None:
+def test_traces_of_a_file_are_published(
+    served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = SAMPLES / "support-bot.jsonl"
     ended = served("publish", file)
     assert (ended.code, ended.out) == (0, "")
     assert words(ended.err).endswith("21 traces published, 0 lines skipped")
-    traces = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
-    assert [trace["id"] for trace in stored(redis, prefix)] == [trace["id"] for trace in traces]
-    assert stored(redis, prefix)[0] == traces[0]
-
-
-def test_unknown_fields_are_published_with_a_warning(served: Run, redis: Redis, prefix: str) -> None:
+    traces = [json.loads(line) for line in file.read_text("utf-8").split("\n") if line]
+    published = stored(redis, prefix)
+    assert [trace["id"] for trace in published] == [trace["id"] for trace in traces]
+    assert published[0] == traces[0]
+    # Unknown fields are published with a warning.
     line = labelled(None, output="a", contxt=["c"])
     ended = served("publish", write_lines("t.jsonl", [line, line]))
     assert ended.code == 0
     assert "unknown field 'contxt' in 2 traces; did you mean context?\n" in ended.err
     assert stored(redis, prefix) == [line, line]
+    # Many lines go in several round trips.
+    monkeypatch.setattr(publish, "_CHUNK", 50)
+    monkeypatch.setattr(publish, "_CHUNK_BYTES", 20_000)
+    lines = [labelled("yes", output="x" * (number % 5000)) for number in range(500)]
+    ended = served("publish", write_lines("t.jsonl", lines))
+    assert (ended.code, words(ended.err).endswith("500 traces published, 0 lines skipped")) == (0, True)
+    assert [len(trace["output"]) for trace in stored(redis, prefix)] == [number % 5000 for number in range(500)]
 
 
-def test_bad_lines_are_named_and_the_good_ones_published(
+def test_bad_lines_are_named_others_published(
     served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACEJUDGE_MAX_TRACE_BYTES", "4KiB")
     lines = [
-        labelled("yes", output="first"),
-        b"",
-        b"{SECRET",
-        labelled("yes", output=None),
-        {"service": "shop", "output": "SECRET"},
-        b'{"output": "\xff"}',
-        b"   ",
-        b"[" * 100_000,
-        labelled("yes", output="SECRET" * 1000),
-        labelled("yes", output="last"),
+        *(labelled("yes", output="first"), b"", b"{SECRET", labelled("yes", output=None)),
+        *({"service": "shop", "output": "SECRET"}, b'{"output": "\xff"}', b"   ", b"[" * 100_000),
+        *(labelled("yes", output="SECRET" * 1000), labelled("yes", output="last")),
     ]
     ended = served("publish", write_lines("t.jsonl", lines))
     assert (ended.code, ended.out) == (1, "")
@@ -72,22 +77,23 @@ def test_bad_lines_are_named_and_the_good_ones_published(
     assert words(ended.err).endswith("2 traces published, 6 lines skipped")
     assert "SECRET" not in ended.err
     assert [trace["output"] for trace in stored(redis, prefix)] == ["first", "last"]
-
-
-def test_of_many_bad_lines_ten_are_named(served: Run) -> None:
+    # Of many bad lines ten are named.
     ended = served("publish", write_lines("t.jsonl", [b"{"] * 25))
     assert ended.code == 1
     assert re.findall(r"^line (\d+):", ended.err, re.MULTILINE) == [str(number) for number in range(1, 11)]
     assert words(ended.err).endswith("0 traces published, 25 lines skipped")
+    read = dict(read_traces(io.StringIO('{"trace_id": "1", "service": "s", "output": ""}\n\n{\n')))
+    assert read == {1: Trace(trace_id="1", service="s", output=""), 3: "is not JSON"}
 
 
 def test_standard_input_is_published(tmp_path: Path, redis: Redis, redis_url: str, prefix: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRACEJUDGE_")}
     # Disabled is for services that publish by the way, not for who asks for nothing else.
     environment |= {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix, "TRACEJUDGE_DISABLED": "1"}
+    outputs = [f"Größe {number}" for number in range(5)]
     ended = subprocess.run(
         [sys.executable, "-m", "worker.cli", "publish", "-"],
-        input=b"".join(json.dumps(labelled("yes", output=f"Größe {number}")).encode() + b"\n" for number in range(5)),
+        input=b"".join(json.dumps(labelled("yes", output=output)).encode() + b"\n" for output in outputs),
         capture_output=True,
         cwd=tmp_path,
         env=environment,
@@ -96,22 +102,10 @@ def test_standard_input_is_published(tmp_path: Path, redis: Redis, redis_url: st
     )
     assert (ended.returncode, ended.stdout) == (0, b"")
     assert words(ended.stderr.decode()).endswith("5 traces published, 0 lines skipped")
-    assert [trace["output"] for trace in stored(redis, prefix)] == [f"Größe {number}" for number in range(5)]
+    assert [trace["output"] for trace in stored(redis, prefix)] == outputs
 
 
-def test_many_lines_go_in_several_round_trips(
-    served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publish, "_CHUNK", 50)
-    monkeypatch.setattr(publish, "_CHUNK_BYTES", 20_000)
-    lines = [labelled("yes", output="x" * (number % 5000)) for number in range(500)]
-    ended = served("publish", write_lines("t.jsonl", lines))
-    assert ended.code == 0
-    assert words(ended.err).endswith("500 traces published, 0 lines skipped")
-    assert [len(trace["output"]) for trace in stored(redis, prefix)] == [number % 5000 for number in range(500)]
-
-
-def test_a_line_goes_as_it_stands(served: Run, redis: Redis, prefix: str) -> None:
+def test_a_line_goes_as_it_stands(served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that published twice it is judged once, and bears the evaluation id that `evaluate` gives it."""
     line = b'{"trace_id": "1",  "service": "s", "output": "o", "unknown": 1}'
     file = write_lines("t.jsonl", [line])
@@ -119,18 +113,30 @@ def test_a_line_goes_as_it_stands(served: Run, redis: Redis, prefix: str) -> Non
     entries = [fields for _, fields in redis.xrange(f"{prefix}:traces")]
     assert [(fields[b"v"], fields[b"t"]) for fields in entries] == [(b"1", line)] * 2
     assert len({fields[b"p"] for fields in entries}) == 2, "each run is a producer of its own in the accounting"
-
-
-def test_publish_is_exit_code_one_if_traces_do_not_arrive(
-    served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
     redis.set(f"{prefix}:traces", "no stream")
-    ended = served("publish", SAMPLES / "support-bot.jsonl")
-    assert ended.code == 1
-    assert "0 traces published; not all arrived" in words(ended.err)
+    ended = served("publish", file)
+    assert (ended.code, "0 traces published; not all arrived" in words(ended.err)) == (1, True)
 
 
-def test_lines_of_a_file_are_read_one_by_one() -> None:
-    lines = dict(read_traces(io.StringIO('{"trace_id": "1", "service": "s", "output": ""}\n\n{\n')))
-    assert lines == {1: Trace(trace_id="1", service="s", output=""), 3: "is not JSON"}
+# --- account ---
+def test_the_account_is_a_document_or_a_table_of_every_name_and_reason(served: Run, redis: Redis, prefix: str) -> None:
+    """What does not balance is exit code one."""
+
+    def write(**counts: int) -> Callable[[], object]:
+        names = {name.replace("__", ":"): count for name, count in counts.items()}
+        return lambda: (redis.delete(f"{prefix}:account:all"), redis.hset(f"{prefix}:account:all", mapping=names))
+
+    unreadable = {"unreadable": 3, "unreadable__unreadable_tries": 1, "unreadable__wrong_type": 2}
+    sessions = {"session__gathered": 9, "session__opened": 3, "session__judged": 2}
+    both = ("account --json", "account")
+    check_transcript(
+        *(served, "account"),
+        [
+            *(*both, f"publish {SAMPLES / 'summariser.jsonl'}", *both),
+            lambda: redis.delete(*redis.keys(f"{prefix}:*")),
+            *(write(chosen=1300, scored=1298, unscored=2, unscored__refusal=2, **unreadable, **sessions), *both),
+            *(write(chosen=3, scored=1), *both, write(chosen=3, scored=5), *both),
+        ],
+        samples=SAMPLES,
+    )

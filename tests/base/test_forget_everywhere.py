@@ -1,5 +1,6 @@
 """A trace or a person is erased from every key, while the accounting still balances and workers continue."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,56 +19,63 @@ from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import Settings
 from worker.core.storage.keys import INGEST_GROUP
 
+
+def ended(keyspace: Keyspace) -> tuple[int, int, int, int]:
+    """What is scored, dead, removed and waiting."""
+    account = read_balanced_account(keyspace)
+    return account.scored, account.dead, account.removed, account.waiting
+
+
 # --- the stream ---
-
-
 def test_ids_as_services_of_any_language_write_them_and_as_the_sdk_cuts_them(keyspace: Keyspace) -> None:
     IngestHarness(keyspace)
     long = "x" * 300
-    for number, ids in enumerate(
-        (
-            {"userId": {"id": PERSON, "name": SECRET}},
-            {"user": PERSON, "endUserId": "another"},
-            {"user_id": long},
-            {"user_id": bounded(long, MAX_NAME_CHARS)},
-            {"session_id": bounded(long, MAX_NAME_CHARS)},
-        )
-    ):
+    cut = bounded(long, MAX_NAME_CHARS)
+    people = ({"userId": {"id": PERSON, "name": SECRET}}, {"user": PERSON, "endUserId": "another"}, {"user_id": long})
+    for number, ids in enumerate((*people, {"user_id": cut}, {"session_id": cut})):
         keyspace.add({"traceId": f"t{number}", "service": "shop", "output": SECRET, **ids})
     assert forget(keyspace, user_id="another") == forgotten()
     assert forget(keyspace, user_id=PERSON) == forgotten(traces=2)
     assert forget(keyspace, user_id=long) == forgotten(traces=2)
     assert forget(keyspace, session_id=long) == forgotten(traces=1)
+    for number in (1, 2):
+        keyspace.add({"traceId": number, "serviceName": "shop", "content": SECRET, "userId": 1729 + number})
+    keyspace.add({"traceId": 1, "value": -1, "comment": SECRET}, kind="f")
+    assert forget(keyspace, trace_id="1").total == 2
+    assert forget(keyspace, user_id="1731").total == 1
     assert_nowhere(keyspace, SECRET)
+    # Entries that ingest refused.
+    keyspace.add({"trace_id": "1", "service": "shop", "output": SECRET, "user_id": 1729})
+    keyspace.add({"trace_id": "2", "service": None, "output": SECRET, "user_id": "1729"})
+    keyspace.add({"traceId": "3", "content": SECRET, "endUser": "1729"})
+    keyspace.add(b"{", kind="t")
+    IngestHarness(keyspace).process()
+    assert forget(keyspace, user_id="1729") == forgotten(traces=3, evaluations=1)
+    assert_nowhere(keyspace, SECRET)
+    assert read_balanced_account(keyspace).invalid == 3
 
 
-@pytest.mark.parametrize("state", ["unread", "read", "dealt with"])
-def test_a_trace_in_any_state_is_removed_from_the_stream(keyspace: Keyspace, state: str) -> None:
-    chosen = IngestHarness(keyspace)
-    keyspace.append("p1", make_traces(range(6), output=SECRET))
-    entries = [] if state == "unread" else keyspace.read(4)
-    if state == "dealt with":
-        chosen.process(entries)
-    assert forget(keyspace, 2).traces == 1
-    account = read_balanced_account(keyspace)
-    assert account.published == 6
-    assert account.cut_off == (0 if state == "dealt with" else 1)
-    if state == "read":
-        chosen.process(entries)
-    chosen.process()
-    account = read_balanced_account(keyspace)
-    sampled = 6 if state == "dealt with" else 5
-    assert (account.published, account.sampled, account.unread) == (6, sampled, 0)
-    assert keyspace.measure().traces == (0, 0, 0)
-    assert_nowhere(keyspace, make_trace(2).trace_id)
-    assert forget(keyspace, 2) == forgotten()
-
-
-def test_workers_tell_of_no_loss(keyspace: Keyspace) -> None:
-    keyspace.append("p1", make_traces(range(4)))
-    assert forget(keyspace, 1).traces == 1
-    told = keyspace.measure(report_cuts=True)
-    assert (told.cut_off, told.traces.newly_cut, told.traces.lag) == (1, 0, 3)
+def test_a_trace_in_any_state_is_removed_from_the_stream(fresh_keyspaces: Callable[[], Keyspace]) -> None:
+    for state in ("unread", "read", "dealt with"):
+        keyspace = fresh_keyspaces()
+        keyspace.store.make_group(keyspace.keys.traces, INGEST_GROUP)
+        chosen, producer = IngestHarness(keyspace), state.replace(" ", "-")
+        keyspace.append(producer, make_traces(range(6), output=SECRET))
+        entries = [] if state == "unread" else keyspace.read(4)
+        if state == "dealt with":
+            chosen.process(entries)
+        assert forget(keyspace, 2).traces == 1, state
+        account = read_balanced_account(keyspace)
+        assert (account.published, account.cut_off) == (6, 0 if state == "dealt with" else 1), state
+        if state == "read":
+            chosen.process(entries)
+        chosen.process()
+        account = read_balanced_account(keyspace)
+        sampled = 6 if state == "dealt with" else 5
+        assert (account.published, account.sampled, account.unread) == (6, sampled, 0), state
+        assert keyspace.measure().traces == (0, 0, 0), state
+        assert_nowhere(keyspace, make_trace(2).trace_id)
+        assert forget(keyspace, 2) == forgotten(), state
 
 
 def test_forgotten_entries_are_never_counted_as_lost(keyspace: Keyspace) -> None:
@@ -78,6 +86,8 @@ def test_forgotten_entries_are_never_counted_as_lost(keyspace: Keyspace) -> None
     for number in (0, 3, 8, 12, 19):
         assert forget(keyspace, number).traces == 1
         assert read_balanced_account(keyspace).published == 20
+    told = keyspace.measure(report_cuts=True)
+    assert (told.cut_off, told.traces.newly_cut, told.traces.lag) == (3, 0, 10)
     chosen.process(keyspace.read(6))
     read_balanced_account(keyspace)
     chosen.process()
@@ -96,7 +106,7 @@ def test_before_any_worker_was_there(any_redis_url: str, prefix: str) -> None:
         assert read_balanced_account(keyspace).sampled == 2
 
 
-def test_late_feedback_goes_as_well(keyspace: Keyspace) -> None:
+def test_late_feedback_goes_as_well_and_gathered_feedback_is_dealt_with_no_more(keyspace: Keyspace) -> None:
     chosen = IngestHarness(keyspace, rules=settings_of(keyspace).rules)
     keyspace.append("p1", make_traces(range(2)))
     for number in (0, 1):
@@ -106,75 +116,64 @@ def test_late_feedback_goes_as_well(keyspace: Keyspace) -> None:
     assert read_balanced_account(keyspace).sampled == 1
     assert forget(keyspace, 0).feedback == 1
     assert_nowhere(keyspace, SECRET)
-
-
-def test_gathered_feedback_is_dealt_with_no_more(keyspace: Keyspace) -> None:
     members = [f'{{"v":1,"entry_id":"1-{place}","trace_id":"{place}","score":-1.0}}' for place in (1, 2)]
     keyspace.client.zadd(keyspace.keys.feedback, dict.fromkeys(members, 5))
+    before = keyspace.counted("feedback:forgotten")["feedback:forgotten"]
     subject = ForgetTarget(trace_id="1")
     assert Forgetting(keyspace.store, settings_of(keyspace), subject).run() == forgotten(feedback=1)
     assert keyspace.client.zrange(keyspace.keys.feedback, 0, -1) == [members[1].encode()]
-    assert keyspace.counted("feedback:forgotten") == {"feedback:forgotten": 1}
+    assert keyspace.counted("feedback:forgotten") == {"feedback:forgotten": before + 1}
 
 
 # --- batches ---
-
-
 def test_out_of_batches_the_others_are_judged(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 5)
     assert forget(keyspace, 2) == forgotten(traces=1, evaluations=1)
     assert len(keyspace.batches()[batch_id].items) == 4
     assert keyspace.waiting()["scripted"] == keyspace.client.strlen(keyspace.keys.batch(batch_id))
-    account = read_balanced_account(keyspace)
-    assert (account.chosen, account.waiting, account.removed) == (5, 4, 1)
+    assert ended(keyspace) == (0, 0, 1, 4)
     new_worker().run(batch_id)
-    account = read_balanced_account(keyspace)
-    assert (account.scored, account.removed, account.waiting) == (4, 1, 0)
+    assert ended(keyspace) == (4, 0, 1, 0)
     assert make_trace(2).trace_id not in judged(keyspace)
-
-
-def test_a_batch_with_nothing_left_is_finished(keyspace: Keyspace) -> None:
-    choose(keyspace, 1)
-    assert forget(keyspace, 0).evaluations == 1
+    # One that is published again is a duplicate, and a batch with nothing left is finished.
+    assert choose(keyspace, 1, first=2) == []
+    assert (read_balanced_account(keyspace).duplicate, keyspace.batches()) == (1, {})
+    choose(keyspace, 1, first=10)
+    assert forget(keyspace, 10).evaluations == 1
     assert (keyspace.batches(), keyspace.leases(), keyspace.waiting()) == ({}, {}, {"scripted": 0})
     assert "ready:scripted" not in keyspace.everything()
-    assert read_balanced_account(keyspace).removed == 1
+    assert ended(keyspace) == (4, 0, 2, 0)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_trace_forgotten_while_it_is_judged_gets_no_verdict(
-    keyspace: Keyspace, new_worker: Workers, count: int
-) -> None:
-    (batch_id,) = choose(keyspace, count)
-    worker = new_worker()
-    worker.begin(batch_id)
-    assert forget(keyspace, 0).evaluations == 1
-    assert read_balanced_account(keyspace).waiting == count - 1
-    worker.end()
-    account = read_balanced_account(keyspace)
-    assert (account.scored, account.removed, account.waiting) == (count - 1, 1, 0)
-    assert keyspace.batches() == {}
-    assert make_trace(0).trace_id not in judged(keyspace)
+def test_a_trace_forgotten_while_it_is_judged_gets_no_verdict(keyspace: Keyspace, new_worker: Workers) -> None:
+    scored = 0
+    for removed, count in enumerate((1, 3), 1):
+        (batch_id,) = choose(keyspace, count, first=10 * count)
+        worker = new_worker()
+        worker.begin(batch_id)
+        assert forget(keyspace, 10 * count).evaluations == 1, count
+        assert ended(keyspace) == (scored, 0, removed, count - 1), count
+        worker.end()
+        scored += count - 1
+        assert ended(keyspace) == (scored, 0, removed, 0), count
+        assert keyspace.batches() == {}
+        assert make_trace(10 * count).trace_id not in judged(keyspace), count
 
 
-def test_a_forgotten_evaluation_that_is_given_up_is_no_dead_letter(keyspace: Keyspace, new_worker: Workers) -> None:
-    (batch_id,) = choose(keyspace, 2, age_s=7 * 3600)
-    worker = new_worker(RuntimeError("no"))
-    worker.begin(batch_id)
-    assert forget(keyspace, 0).evaluations == 1
-    worker.end()
-    account = read_balanced_account(keyspace)
-    assert (account.dead, account.removed, account.waiting) == (1, 1, 0)
-    assert_nowhere(keyspace, make_trace(0).trace_id)
-
-
-def test_a_dead_letter_added_during_forget_is_found(
+def test_what_is_given_up_later_is_no_dead_letter(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (batch_id,) = choose(keyspace, 2, age_s=7 * 3600)
     worker = new_worker(RuntimeError("no"))
     worker.begin(batch_id)
-    look = Forgetting._erase_from_batches
+    assert forget(keyspace, 0).evaluations == 1
+    worker.end()
+    assert ended(keyspace) == (0, 1, 1, 0)
+    assert_nowhere(keyspace, make_trace(0).trace_id)
+    # A dead letter that is added while it is forgotten is found.
+    (batch_id,) = choose(keyspace, 2, age_s=7 * 3600, first=5)
+    worker.begin(batch_id)
+    look = Forgetting._erase_from_batches  # the place between two looks
 
     def late(forgetting: Forgetting) -> int:
         if worker.judging.held:
@@ -182,10 +181,9 @@ def test_a_dead_letter_added_during_forget_is_found(
         return look(forgetting)
 
     monkeypatch.setattr(Forgetting, "_erase_from_batches", late)
-    assert forget(keyspace, 0) == forgotten(traces=1, dead_letters=1, verdicts=1)
-    account = read_balanced_account(keyspace)
-    assert (account.dead, account.removed, account.waiting) == (1, 1, 0)
-    assert_nowhere(keyspace, make_trace(0).trace_id)
+    assert forget(keyspace, 5) == forgotten(traces=1, dead_letters=1, verdicts=1)
+    assert ended(keyspace) == (0, 2, 2, 0)
+    assert_nowhere(keyspace, make_trace(5).trace_id)
 
 
 def test_a_batch_that_changes_during_forget_is_read_again(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,11 +196,16 @@ def test_a_batch_that_changes_during_forget_is_read_again(keyspace: Keyspace, mo
             forget(keyspace, others.pop())
         return run(script, *arguments)
 
-    monkeypatch.setattr(keyspace.store, "run", meanwhile)
-    assert forget(keyspace, 0).evaluations == 1
-    assert len(next(iter(keyspace.batches().values())).items) == 2
-    account = read_balanced_account(keyspace)
-    assert (account.removed, account.waiting) == (2, 2)
+    with monkeypatch.context() as changing:
+        changing.setattr(keyspace.store, "run", meanwhile)
+        assert forget(keyspace, 0).evaluations == 1
+    ((batch_id, batch),) = keyspace.batches().items()
+    assert len(batch.items) == 2
+    assert ended(keyspace) == (0, 0, 2, 2)
+    # One of another version is left, and told of.
+    key = keyspace.keys.batch(batch_id)
+    keyspace.client.set(key, keyspace.client.get(key).replace(b'"v":1', b'"v":9', 1))
+    assert forget(keyspace, 2) == forgotten(traces=1, unreadable=1)
 
 
 def test_evaluations_of_a_parked_batch_are_forgotten(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -210,41 +213,32 @@ def test_evaluations_of_a_parked_batch_are_forgotten(keyspace: Keyspace, new_wor
     new_worker(RuntimeError("no")).run(batch_id)
     assert forget(keyspace, 0).evaluations == 1
     assert_nowhere(keyspace, make_trace(0).trace_id)
-    assert read_balanced_account(keyspace).waiting == 1
+    assert ended(keyspace)[3] == 1
     keyspace.make_due()
     new_worker().sweep()
-    assert (read_balanced_account(keyspace).scored, keyspace.batches()) == (1, {})
-
-
-def test_a_batch_of_another_version_is_left_and_told_of(keyspace: Keyspace) -> None:
-    (batch_id,) = choose(keyspace, 1)
-    key = keyspace.keys.batch(batch_id)
-    keyspace.client.set(key, keyspace.client.get(key).replace(b'"v":1', b'"v":9', 1))
-    assert forget(keyspace, 0) == forgotten(traces=1, unreadable=1)
+    assert (ended(keyspace)[0], keyspace.batches()) == (1, {})
 
 
 # --- dead letters and verdicts ---
-
-
-def test_dead_letters_and_the_news_of_them(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_dead_letters_and_the_news_of_them_also_under_retry(keyspace: Keyspace, new_worker: Workers) -> None:
     give_up(keyspace, new_worker, 3)
+    choose(keyspace, 1, first=5)
+    before = keyspace.everything()
+    assert forget(keyspace, 1, dry_run=True) == forgotten(traces=1, dead_letters=1, verdicts=1)
+    assert forget(keyspace, 5, dry_run=True) == forgotten(traces=1, evaluations=1)
+    assert keyspace.everything() == before
+    assert forget(keyspace, 5).evaluations == 1
     assert forget(keyspace, 1) == forgotten(traces=1, dead_letters=1, verdicts=1)
-    account = read_balanced_account(keyspace)
-    assert (account.dead, account.removed, len(dead(keyspace))) == (2, 1, 2)
+    assert (ended(keyspace), len(dead(keyspace))) == ((0, 2, 2, 0), 2)
     assert_nowhere(keyspace, make_trace(1).trace_id)
-
-
-def test_a_dead_letter_under_retry_is_forgotten(keyspace: Keyspace, new_worker: Workers) -> None:
-    give_up(keyspace, new_worker, 2)
     retry_all(keyspace)
     worker = new_worker()
     worker.begin(next(iter(keyspace.batches())))
-    assert forget(keyspace, 1) == forgotten(traces=1, dead_letters=1, verdicts=1)
+    assert forget(keyspace, 2) == forgotten(traces=1, dead_letters=1, verdicts=1)
     assert len(next(iter(keyspace.batches().values())).items) == 1
     worker.end()
-    account = read_balanced_account(keyspace)
-    assert (account.scored, account.dead, account.removed) == (1, 0, 1)
-    assert_nowhere(keyspace, make_trace(1).trace_id)
+    assert ended(keyspace) == (1, 0, 3, 0)
+    assert_nowhere(keyspace, make_trace(2).trace_id)
 
 
 def test_verdicts_go_and_their_counts_stay(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -266,8 +260,6 @@ def test_verdicts_go_and_their_counts_stay(keyspace: Keyspace, new_worker: Worke
 
 
 # --- people ---
-
-
 def test_a_person_goes_from_every_place_and_others_stay(keyspace: Keyspace) -> None:
     theirs = [make_trace(number, output=SECRET, user_id=PERSON) for number in (0, 1)]
     others = [make_trace(number, user_id="u-2") for number in (2, 3)]
@@ -285,41 +277,28 @@ def test_a_person_goes_from_every_place_and_others_stay(keyspace: Keyspace) -> N
     assert keyspace.everything() == before
     assert forget(keyspace, user_id=PERSON) == dry == forgotten(traces=3, feedback=2, evaluations=3)
     assert_nowhere(keyspace, SECRET, PERSON)
-    account = read_balanced_account(keyspace)
-    assert (account.chosen, account.removed, account.waiting) == (6, 3, 3)
+    assert (read_balanced_account(keyspace).chosen, ended(keyspace)) == (6, (0, 0, 3, 3))
 
 
-def test_a_person_s_verdicts_are_found_by_the_hash(keyspace: Keyspace, new_worker: Workers) -> None:
-    keyspace.append("p1", [make_trace(number, user_id=PERSON if number else "u-2") for number in range(3)])
-    IngestHarness(keyspace, models=new_worker().settings.models).process()
-    new_worker().run(*keyspace.batches())
-    assert len(keyspace.outbox("j")) == 3
-    assert forget(keyspace, user_id=PERSON) == forgotten(traces=2, verdicts=2)
-    (left,) = keyspace.outbox("j")
-    assert left["trace_id"] == make_trace(0).trace_id
-
-
-def test_verdicts_of_a_person_are_found_under_the_made_the_configured_and_the_former_keys(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_verdicts_of_a_person_are_found_under_all_keys_of_users(keyspace: Keyspace, new_worker: Workers) -> None:
     keys: tuple[dict[str, Any], ...] = ({}, {"user_key": "first"}, {"user_key": "second"})
     for number, key in enumerate(keys):
-        keyspace.append("p1", [make_trace(number, user_id=PERSON)])
+        keyspace.append("p1", [make_trace(number, user_id=PERSON), make_trace(number + 10, user_id="u-2")])
         IngestHarness(keyspace, models=new_worker().settings.models).process()
         new_worker(**key).run(*keyspace.batches())
-    hashes = {verdict["user_id"] for verdict in keyspace.outbox("j")}
-    assert len(hashes) == 3
+    verdicts = keyspace.outbox("j")
+    hashes = {verdict["user_id"] for verdict in verdicts}
+    assert (len(verdicts), len(hashes)) == (6, 6)
     assert not hashes & {hashed_user(PERSON, key) for key in ("", "tracejudge", Settings().sampling_key)}
     keyspace.client.delete(keyspace.keys.traces)  # so that only the hashes lead to the verdicts
     keyspace.store.make_group(keyspace.keys.traces, INGEST_GROUP)
     assert forget(keyspace, user_id=PERSON, dry_run=True) == forgotten(verdicts=1), "by the key that was made in Redis"
     settings = settings_of(keyspace, user_key="second", user_keys_former=("first",))
     assert forget(keyspace, user_id=PERSON, settings=settings) == forgotten(verdicts=3)
+    assert judged(keyspace) == [make_trace(number).trace_id for number in (10, 11, 12)]
 
 
-def test_workers_without_a_key_make_one_and_agree_on_it_also_when_redis_has_lost_it(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_without_a_key_make_one_and_agree_on_it(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_FRESH_S", 0.0)
     with ThreadPoolExecutor(8) as threads:
         workers = [UserKeys(settings_of(keyspace), keyspace.store) for _ in range(8)]
@@ -334,38 +313,6 @@ def test_workers_without_a_key_make_one_and_agree_on_it_also_when_redis_has_lost
     assert UserKeys(settings_of(keyspace, user_key="own"), keyspace.store).known == "own"
 
 
-def test_entries_that_ingest_refused_are_forgotten(keyspace: Keyspace) -> None:
-    keyspace.add({"trace_id": "1", "service": "shop", "output": SECRET, "user_id": 1729})
-    keyspace.add({"trace_id": "2", "service": None, "output": SECRET, "user_id": "1729"})
-    keyspace.add({"traceId": "3", "content": SECRET, "endUser": "1729"})
-    keyspace.add(b"{", kind="t")
-    IngestHarness(keyspace).process()
-    assert forget(keyspace, user_id="1729") == forgotten(traces=3, evaluations=1)
-    assert_nowhere(keyspace, SECRET)
-    assert read_balanced_account(keyspace).invalid == 3
-
-
-def test_entries_with_other_field_names_are_forgotten(keyspace: Keyspace) -> None:
-    for number in (1, 2):
-        keyspace.add({"traceId": number, "serviceName": "shop", "content": SECRET, "userId": 1729 + number})
-    keyspace.add({"traceId": 1, "value": -1, "comment": SECRET}, kind="f")
-    assert forget(keyspace, trace_id="1").total == 2
-    assert forget(keyspace, user_id="1731").total == 1
-    assert_nowhere(keyspace, SECRET)
-
-
-# --- as a whole ---
-
-
-def test_a_dry_run_changes_nothing(keyspace: Keyspace, new_worker: Workers) -> None:
-    give_up(keyspace, new_worker, 1)
-    choose(keyspace, 2, first=1)
-    before = keyspace.everything()
-    assert forget(keyspace, 0, dry_run=True) == forgotten(traces=1, dead_letters=1, verdicts=1)
-    assert forget(keyspace, 1, dry_run=True) == forgotten(traces=1, evaluations=1)
-    assert keyspace.everything() == before
-
-
 def test_long_streams_are_scanned_in_chunks(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scans, "_FIRST_CHUNK_COUNT", 3)
     monkeypatch.setattr(scans, "CHUNK_BYTES", 2_000)
@@ -375,11 +322,3 @@ def test_long_streams_are_scanned_in_chunks(keyspace: Keyspace, monkeypatch: pyt
     assert len(told) > 10
     assert told[-1] == ("traces", 100)
     assert keyspace.client.xlen(keyspace.keys.traces) == 90
-
-
-def test_a_forgotten_trace_that_is_published_again_is_a_duplicate(keyspace: Keyspace) -> None:
-    choose(keyspace, 1)
-    forget(keyspace, 0)
-    choose(keyspace, 1)
-    account = read_balanced_account(keyspace)
-    assert (account.chosen, account.removed, account.duplicate, keyspace.batches()) == (1, 1, 1, {})

@@ -1,7 +1,8 @@
-"""`forget` while workers judge: all data of one person is removed, and no data of others."""
+"""`tracejudge forget`: what it erased and what stays; while workers judge all data of one person are removed."""
 
 import json
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -9,43 +10,85 @@ from typing import Any
 import msgspec
 import pytest
 from support import replies
+from support.cli_parts import SECRET, Run, words
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, make_traces
 from support.processes import Program, wait_until
+from support.stage_parts import IngestHarness, Keyspace, make_trace
+from transcripts import check_transcript
 
 import tracejudge
+from worker.base.forget.forget import Forgetting
+from worker.core.storage.client import StoreError
 
+TRACE = make_trace(1, user_id="u-1729")
+
+
+@pytest.fixture
+def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
+    with Keyspace(redis_url, prefix) as keyspace:
+        keyspace.append("p1", [TRACE, make_trace(2)])
+        IngestHarness(keyspace).process()
+        yield keyspace
+
+
+def test_a_trace_and_a_person_are_erased_and_what_stays_is_told(
+    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def publish() -> None:
+        keyspace.append("p2", [msgspec.structs.replace(TRACE, trace_id="c0ffee" * 5, id="1")])
+        IngestHarness(keyspace).process()
+        monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", f"http://user:{SECRET}@collector:4318")
+
+    by_id, by_user = f"forget --trace-id {TRACE.trace_id}", "forget --user-id u-1729"
+    first = (f"{by_id} --json --dry-run", f"{by_id} --dry-run", f"{by_id} --json", f"{by_id} --json")
+    then = (f"{by_user} --dry-run --json", by_user, f"{by_user} --json", "forget --trace-id nothing --dry-run")
+    check_transcript(served, "forget", (*first, publish, *then), secret=SECRET)
+    assert not [name for name in (TRACE.trace_id, "c0ffee", "u-1729") if name in repr(keyspace.everything())]
+
+
+def test_what_is_erased_in_part_is_code_one(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, code in ((StoreError("Redis does not answer (TimeoutError)"), 1), (KeyboardInterrupt(), 130)):
+
+        def stop(_: object, error: BaseException = error) -> None:
+            raise error
+
+        with monkeypatch.context() as stopping:
+            stopping.setattr(Forgetting, "_erase_verdicts", stop)  # the last place of all
+            ended = served("forget", "--trace-id", TRACE.trace_id)
+        assert (ended.code, ended.out) == (code, "")
+        assert "stopped; not all is erased, run it again" in ended.err
+    assert served("forget", "--trace-id", TRACE.trace_id).code == 1
+    assert TRACE.trace_id not in repr(keyspace.everything())
+    (batch_id,) = keyspace.batches()
+    key = keyspace.keys.batch(batch_id)
+    keyspace.client.set(key, keyspace.client.get(key).replace(b'"v":1', b'"v":9', 1))
+    ended = served("forget", "--trace-id", make_trace(2).trace_id)
+    assert ended.code == 1
+    assert "1 batches or dead letters are of another version of tracejudge" in words(ended.err)
+
+
+# --- while workers judge ---
 RULES = [{"name": "grounded", "judges": ["groundedness"]}]
 PERSON = "person-1729"
 WORD = "chrysanthemum"
 TRACES = 400
 THEIRS = 100
-
-
-class Forget:
-    """Runs `tracejudge forget` as a user does."""
-
-    def __init__(self, pipeline: Pipeline, folder: Path, stack: ExitStack) -> None:
-        self._env = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
-        self._folder, self._stack = folder, stack
-
-    def run(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        command = ("-m", "worker.cli", "forget", *arguments, "--json")
-        program = self._stack.enter_context(Program(*command, folder=self._folder, env=self._env))
-        assert program.wait(60) == code
-        return json.loads(program.stdout)
+Forget = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
 def forget(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> Forget:
-    return Forget(pipeline, tmp_path, stack)
+    """Run `tracejudge forget` as a user does."""
+    env = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
 
+    def run(*arguments: str, code: int = 0) -> dict[str, Any]:
+        command = ("-m", "worker.cli", "forget", *arguments, "--json")
+        program = stack.enter_context(Program(*command, folder=tmp_path, env=env))
+        assert program.wait(60) == code
+        return json.loads(program.stdout)
 
-@pytest.fixture
-def model(endpoint: ChatEndpoint) -> dict[str, Any]:
-    """A model that is slow after the first answers: a minute of work, during which `forget` runs."""
-    endpoint.behaviour = replies.from_call(48, replies.slow(3.0), before=replies.slow(0.2))
-    return {"default": {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", "max_in_flight": 16}}
+    return run
 
 
 def mixed() -> list[tracejudge.Trace]:
@@ -56,66 +99,42 @@ def mixed() -> list[tracejudge.Trace]:
     ]
 
 
-def keys_containing(pipeline: Pipeline, *words: str) -> list[str]:
-    """List the keys whose values contain one of the words."""
-
-    def look(client: Any) -> list[str]:
-        texts = [word.encode() for word in words]
-        return [
-            key.decode()
-            for key in client.scan_iter(f"{pipeline.prefix}:*", count=1000)
-            if any(word in value for word in texts for value in values(client, key))
-        ]
-
-    return pipeline.store.call(look)
+def keys_containing(pipeline: Pipeline, *texts: str) -> list[str]:
+    """List the keys whose values contain one of the texts."""
+    with Keyspace(pipeline.redis_url, pipeline.prefix) as keyspace:
+        return [name for name, value in keyspace.everything().items() if any(text in repr(value) for text in texts)]
 
 
-def values(client: Any, key: bytes) -> list[bytes]:
-    match client.type(key):
-        case b"none":  # gone since it was found
-            return []
-        case b"string":
-            return [value for value in [client.get(key)] if value is not None]
-        case b"hash":
-            return client.hvals(key)
-        case b"zset":
-            return client.zrange(key, 0, -1)
-        case b"stream":
-            return [value for _, fields in client.xrange(key) for value in fields.values()]
-    raise AssertionError(key)
-
-
-def watch(pipeline: Pipeline, stop: threading.Event, lost: list[int]) -> None:
-    lost.append(pipeline.account().lost)
-    while not stop.wait(0.05):
-        lost.append(pipeline.account().lost)
-
-
-def test_forget_while_a_worker_judges(
-    pipeline: Pipeline, forget: Forget, endpoint: ChatEndpoint, model: dict[str, Any]
-) -> None:
-    worker = pipeline.worker(rules=RULES, models=model)
+def test_forget_while_a_worker_judges(pipeline: Pipeline, forget: Forget, endpoint: ChatEndpoint) -> None:
+    """A model that is slow after the first answers: a minute of work, during which `forget` runs."""
+    endpoint.behaviour = replies.from_call(48, replies.slow(3.0), before=replies.slow(0.2))
+    model = {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", "max_in_flight": 16}
+    worker = pipeline.worker(rules=RULES, models={"default": model})
     traces = mixed()
     pipeline.publish(traces)
     for trace in traces[::8]:
-        feedback = {"trace_id": trace.trace_id, "score": -1, "comment": WORD}
-        pipeline.add(v="1", f=json.dumps(feedback))
+        pipeline.add(v="1", f=json.dumps({"trace_id": trace.trace_id, "score": -1, "comment": WORD}))
     wait_until(lambda: pipeline.counter("scored") > 20, what="some to be scored")
     assert pipeline.account().waiting > 200
     stop, lost = threading.Event(), list[int]()
-    watcher = threading.Thread(target=watch, args=(pipeline, stop, lost))
+
+    def watch() -> None:
+        lost.append(pipeline.account().lost)
+        while not stop.wait(0.05):
+            lost.append(pipeline.account().lost)
+
+    watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        document = forget.run("--user-id", PERSON)
+        document = forget("--user-id", PERSON)
         endpoint.behaviour = replies.yes_no()
         left = keys_containing(pipeline, WORD, PERSON, traces[0].trace_id)
         account = pipeline.settled(TRACES)
     finally:
         stop.set()
         watcher.join()
-    assert (left, keys_containing(pipeline, WORD, PERSON, traces[0].trace_id)) == ([], []), (
-        "nor does anything come back"
-    )
+    back = keys_containing(pipeline, WORD, PERSON, traces[0].trace_id)
+    assert (left, back) == ([], []), "nor does anything come back"
     assert document["traces"] == THEIRS
     assert document["feedback"] == len(traces[::8])
     assert document["evaluations"] == account.removed > 0
@@ -125,7 +144,7 @@ def test_forget_while_a_worker_judges(
     judged = {entry.verdict.trace_id for entry in pipeline.outbox()}
     assert judged == {trace.trace_id for trace in traces} - theirs
     # Nothing of the person is left.
-    again = forget.run("--user-id", PERSON, code=1)
+    again = forget("--user-id", PERSON, code=1)
     assert not any(again[name] for name in ("traces", "feedback", "evaluations", "dead_letters", "verdicts"))
     wait_until(lambda: worker.scrape().value("tracejudge_outbox_lag", exporter="metrics") == 0, what="all exported")
     assert worker.scrape().value("tracejudge_cut_off_total") == 0
@@ -136,15 +155,15 @@ def test_forget_before_and_between_workers(pipeline: Pipeline, forget: Forget) -
     """Unread traces, and verdicts that no exporter has read, are removed."""
     traces = mixed()
     pipeline.publish(traces[:200])
-    assert forget.run("--user-id", PERSON)["traces"] == 50
+    assert forget("--user-id", PERSON)["traces"] == 50
     account = pipeline.account()
     assert (account.published, account.unread, account.cut_off, account.lost) == (200, 150, 50, 0)
     worker = pipeline.worker(rules=RULES, roles="ingest,judge")
     pipeline.publish(traces[200:])
     account = pipeline.settled(TRACES)
     assert (account.scored, account.cut_off, account.lost) == (350, 50, 0)
-    assert forget.run("--trace-id", traces[200].trace_id)["verdicts"] == 1
-    assert forget.run("--user-id", PERSON)["verdicts"] == 49
+    assert forget("--trace-id", traces[200].trace_id)["verdicts"] == 1
+    assert forget("--user-id", PERSON)["verdicts"] == 49
     assert keys_containing(pipeline, WORD, PERSON) == []
     assert worker.program.terminate() == 0
     exporter = pipeline.worker(rules=RULES)

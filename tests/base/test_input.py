@@ -1,12 +1,23 @@
-"""Invalid entries are counted by reason and do not block the stream; none of their text is logged."""
+"""Input that is invalid, odd or large is counted and never in the way; the largest batch passes every script."""
 
 import msgspec
 import pytest
+from support.dead_parts import dead, marks, read_balanced_account, retry_all
 from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import wait_until
+from support.stage_parts import IngestHarness, Keyspace, make_verdict, settings_of
+from support.stage_parts import make_traces as make_short_traces
 
 import tracejudge
+from judges.core.model import CallTotals
+from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.input.unusable import read_invalid
+from worker.core.config.loading import load
+from worker.core.config.serving import UserKeys
+from worker.core.config.settings import SettingsError
+from worker.core.queue.batch import Batch, decode_batch
+from worker.core.queue.leases import Leases
+from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
 
 SECRET = "planted-secret-4711"  # noqa: S105 - planted to be searched for
 VALID = msgspec.json.encode(make_traces(1)[0])
@@ -37,46 +48,27 @@ def test_every_invalid_entry_is_counted_by_reason_and_later_entries_are_read(pip
     assert "a1" in output
     wait_until(lambda: len(read_invalid(pipeline.store)) == len(BAD_ENTRIES), what="the list of invalid entries")
     bad_entries = read_invalid(pipeline.store)
-    assert {bad_entry.reason for bad_entry in bad_entries} == BAD_ENTRIES.keys()
+    assert {entry.reason for entry in bad_entries} == BAD_ENTRIES.keys()
     assert SECRET not in repr(bad_entries)
 
 
-def test_a_trace_of_a_megabyte_is_judged(pipeline: Pipeline) -> None:
-    pipeline.worker(rules=[{"name": "all", "judges": ["groundedness"]}])
-    large = make_traces(1, context=["word " * 200_000])[0]
-    pipeline.publish([large])
-    account = pipeline.settled(1)
-    assert (account.scored, account.lost) == (1, 0)
-
-
-def test_other_languages_publish_with_plain_xadd(pipeline: Pipeline) -> None:
-    worker = pipeline.worker()
-    for trace in make_traces(5):
-        pipeline.add(v="1", t=msgspec.json.encode(trace))
-    account = pipeline.settled(5)
-    assert (account.published, account.sampled, account.scored, account.lost) == (5, 5, 15, 0)
-    page = worker.counted(5, "tracejudge_producer_published_total")
-    assert page.value("tracejudge_producer_published_total", service="bot") == 5
-
-
-def test_unknown_fields_are_ignored_and_counted(pipeline: Pipeline) -> None:
-    worker = pipeline.worker()
-    trace = msgspec.json.decode(VALID) | {"novelty": SECRET, "another": 1}
-    pipeline.add(v="1", t=msgspec.json.encode(trace))
-    assert pipeline.settled(1).sampled == 1
-    page = worker.counted(2, "tracejudge_unknown_fields_total")
-    assert page.value("tracejudge_unknown_fields_total", service="bot") == 2
-
-
-def test_impossible_times_are_left_out_and_counted(pipeline: Pipeline) -> None:
+def test_other_languages_publish_with_plain_xadd_what_they_have(pipeline: Pipeline) -> None:
+    """Unknown fields are ignored, impossible times left out, and a trace of a megabyte is judged."""
     worker = pipeline.worker()
     trace = msgspec.json.decode(VALID)
-    for field, value in (("ended_at", 10_000_000_000), ("started_at", -1), ("ended_at", 1e300)):
-        pipeline.add(v="1", t=msgspec.json.encode(trace | {field: value, "id": None, "trace_id": f"{field} {value}"}))
-    account = pipeline.settled(3)
-    assert (account.sampled, account.scored, account.lost) == (3, 9, 0)
-    page = worker.counted(3, "tracejudge_fields_left_out_total")
+    times = [("ended_at", 10_000_000_000), ("started_at", -1), ("ended_at", 1e300)]
+    odd = [trace | {field: value, "id": None, "trace_id": f"{field} {value}"} for field, value in times]
+    odd.append(trace | {"novelty": SECRET, "another": 1})
+    large = make_traces(1, trace_id="large", id="large", context=["word " * 200_000])
+    for each in (*make_traces(6)[1:], *large, *odd):
+        pipeline.add(v="1", t=msgspec.json.encode(each))
+    account = pipeline.settled(10)
+    assert (account.published, account.sampled, account.scored, account.lost) == (10, 10, 30, 0)
+    page = worker.counted(10, "tracejudge_producer_published_total")
+    assert page.value("tracejudge_producer_published_total", service="bot") == 10
+    assert page.value("tracejudge_unknown_fields_total", service="bot") == 2
     assert page.value("tracejudge_fields_left_out_total", service="bot", field="ended_at") == 2
+    assert page.total("tracejudge_fields_left_out_total") == 3
     assert page.total("tracejudge_score_age_seconds_count") == 0
     assert {entry.verdict.trace_ended_at for entry in pipeline.outbox()} == {None}
 
@@ -105,3 +97,48 @@ def test_traces_published_before_any_worker_runs_are_judged_later(pipeline: Pipe
     pipeline.worker()
     account = pipeline.settled(200)
     assert (account.sampled, account.lost) == (200, 0)
+
+
+LARGEST = 1_000
+
+
+def test_no_script_unpacks_too_much(keyspace: Keyspace, leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One call of the script fills a batch only if its traces have many judges; here each trace has one.
+    monkeypatch.setattr("worker.core.ingest.consumer._MAX_COST", LARGEST * LARGEST)
+    chosen = IngestHarness(keyspace, batch_size=LARGEST)
+    keyspace.append("p1", make_short_traces(range(LARGEST), user_id="somebody"))
+    chosen.process()
+    (taken,) = leases.take("lexical", "ours", 10)
+    batch = decode_batch(taken.payload)
+    evaluations = [evaluation for item in batch.items for evaluation in item.evaluations]
+    assert len(evaluations) == LARGEST
+    leases.put_back(taken.lease, tries={evaluation.id: CallTotals(calls=1) for evaluation in evaluations})
+    (taken,) = leases.take("lexical", "ours", 10)
+    assert len(taken.tries) == LARGEST
+    ledger = Ledger(keyspace.store, settings_of(keyspace))
+    verdicts = [make_verdict(evaluation_id=evaluation.id) for evaluation in evaluations]
+    letters = [(letter(batch, place), verdict) for place, verdict in enumerate(verdicts)]
+    assert sum(ledger.add_dead_letter(letters)) == LARGEST
+    leases.finish(batch.id, "lexical")
+    (retried,) = retry_all(keyspace, settings_of(keyspace, batch_size=LARGEST))
+    assert len(retried.chosen) == len(marks(keyspace)) == LARGEST
+    retries = list(keyspace.batches().values())
+    assert [len(over) for over in ledger.already_finished([batch, *retries])] == [LARGEST, 0]
+    pairs = list(zip(verdicts, evaluations, strict=True))[: LARGEST // 2]
+    half = [FinalVerdict.encode(verdict, evaluation.period) for verdict, evaluation in pairs]
+    assert sum(ledger.record(half)) == len(dead(keyspace)) == LARGEST // 2
+    settings = settings_of(keyspace)
+    subject = ForgetTarget(user_id="somebody", user_keys=UserKeys(settings, keyspace.store).all())
+    Forgetting(keyspace.store, settings, subject).run()
+    assert (read_balanced_account(keyspace).removed, dead(keyspace), keyspace.batches()) == (LARGEST // 2, [], {})
+
+
+def letter(batch: Batch, place: int) -> DeadLetter:
+    item = batch.items[place]
+    return DeadLetter(1, item.evaluations[0], batch.grader, batch.judge_model, "timeout", 2, 1.0, 2.0, item=item)
+
+
+def test_a_larger_one_stops_the_start() -> None:
+    with pytest.raises(SettingsError, match="batch_size"):
+        load({"TRACEJUDGE_BATCH_SIZE": str(LARGEST + 1)})
+    assert load({"TRACEJUDGE_BATCH_SIZE": str(LARGEST)}).batch_size == LARGEST

@@ -1,27 +1,66 @@
-"""The OpenTelemetry exporter on a real outbox and a real receiver: what arrives there."""
+"""The OpenTelemetry exporter on a real outbox and a real receiver: what arrives there, once, though answers are lost.
 
-import hashlib
+Spans and events are those of data/otel.json; UPDATE_GOLDEN=1 writes them.
+"""
+
+import json
+import os
+import time
 from collections.abc import Iterator
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
 
 import msgspec
 import pytest
-from otel_parts import BEGAN_S, GROUP, SCORED, Senders, evaluated, names, numbered, pending, senders
-from support.otlp import Link, Log, OtlpReceiver, Span, Status
-from support.stage_parts import Keyspace, make_verdict, settings_of
+import redis
+from otel_parts import BEGAN_S, GROUP, JUDGED, SCORED, Senders, Sending, numbered, pending, senders
+from support.otlp import Accept, OtlpReceiver, failing, sequence
+from support.proxy import PASSES, Proxy, cuts_replies
+from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from judges.core.verdict import Call, Score
 from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.base.delivery.settings import OtlpSettings
+from worker.base.embedded import EmbeddedRedis
 from worker.core.config.settings import SettingsError
+from worker.core.export.consumer import ExportConsumer
+from worker.core.export.prometheus import PrometheusExporter
+from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
 
-RESOURCE = {"service.name": "tracejudge", "service.version": version("tracejudge-worker")}
-SCHEMA = "https://opentelemetry.io/schemas/1.41.1"
-ORIGIN = {"resource": RESOURCE, "scope_name": "tracejudge", "scope_version": "", "schema_url": SCHEMA}
-VERSION = "0123456789abcdef0123456789abcdef"
 pytestmark = pytest.mark.usefixtures("_short_reads")
+GOLDEN = Path(__file__).parent / "data/otel.json"
+SCHEMA = "https://opentelemetry.io/schemas/1.41.1"
+RESOURCE = {"service.name": "tracejudge", "service.version": version("tracejudge-worker")}
+ORIGIN = {"resource": RESOURCE, "scope_name": "tracejudge", "scope_version": "", "schema_url": SCHEMA}
+STALE_MS = 45_000
+
+CALL = Call(BEGAN_S, 0.5, "ok")
+ANSWER = {"response_id": "chatcmpl-1"}
+TWO = {"outcome": "scored", "metrics": ("a", "b"), "scores": (Score("a", 1.0, rationale="its own"), Score("b", 0.0))}
+EXPLAINED = make_verdict(1, rationale="of the verdict", details={"excerpt": "of the verdict"}, **TWO)
+METRICS = ("relevance", "truth", "rtc")
+VERDICTS = {
+    "scored": SCORED,
+    "unscored": make_verdict(1, outcome="unscored", reason="refusal", note="the model declined to answer"),
+    "abstained": make_verdict(1),
+    "several metrics": make_verdict(
+        *(1,),
+        outcome="scored",
+        judge="rtc",
+        metrics=METRICS,
+        scores=(Score("truth", 0.5), Score("rtc", 0.75, label="good")),
+    ),
+    "two rationales": EXPLAINED,
+    "a model that is gone": make_verdict(1, judge_model="gone", calls=(CALL,)),
+    "a model with a label": make_verdict(1, judge_model="careful", calls=(CALL,)),
+    "foreign trace": make_verdict(1, **ANSWER, trace_id="order 66", span_id=JUDGED["span_id"]),
+    "upper case": make_verdict(1, **ANSWER, trace_id=JUDGED["trace_id"].upper(), span_id=JUDGED["span_id"]),
+    "zero trace": make_verdict(1, **ANSWER, trace_id="0" * 32, span_id=JUDGED["span_id"]),
+    "no span": make_verdict(1, **ANSWER, trace_id=JUDGED["trace_id"], span_id=None),
+    "zero span": make_verdict(1, **ANSWER, trace_id=JUDGED["trace_id"], span_id="0" * 16),
+    "line break": make_verdict(1, **ANSWER, trace_id=JUDGED["trace_id"] + "\n", span_id=JUDGED["span_id"]),
+}
 
 
 @pytest.fixture
@@ -29,27 +68,40 @@ def sender(keyspace: Keyspace, otlp: OtlpReceiver) -> Iterator[Senders]:
     yield from senders(keyspace, otlp)
 
 
-def span_id(seed: str) -> str:
-    return hashlib.blake2b(seed.encode(), digest_size=8).hexdigest()
+def telemetry(otlp: OtlpReceiver) -> dict[str, list[dict[str, object]]]:
+    """Return spans and events as the golden file has them; all have the same origin."""
+    kinds = {"spans": otlp.spans, "events": otlp.logs}
+    rows = {name: [item._asdict() for item in items] for name, items in kinds.items()}
+    for row in (row for items in rows.values() for row in items):
+        assert {name: row.pop(name) for name in ORIGIN} == ORIGIN
+    return json.loads(json.dumps(rows))
 
 
-def ns(seconds: float) -> int:
-    """A float of seconds since the epoch is good to a quarter of a microsecond."""
-    return int(seconds * 1e9)
+def test_a_verdict_becomes_spans_and_events(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
+    worker, explaining, rows = sender(), sender(export_explanations=True), {}
+    for name, verdict in VERDICTS.items():
+        otlp.forget()
+        keyspace.send(verdict)
+        assert worker.turn()[2:] == ({}, [], 0), name
+        rows[name] = telemetry(otlp)
+    otlp.forget()
+    keyspace.send(EXPLAINED)
+    explaining.turn()
+    rows["explained"] = telemetry(otlp)
+    assert [(export.path, export.status) for export in otlp.exports] == [("/v1/traces", 200), ("/v1/logs", 200)]
+    assert keyspace.accounting()["exported:otel"] == len(rows)
+    if os.environ.get("UPDATE_GOLDEN"):
+        lines = [f'"{name}": {{"spans": [' for name in rows]
+        for number, row in enumerate(rows.values()):
+            spans, events = (",\n".join(map(json.dumps, row[kind])) for kind in ("spans", "events"))
+            lines[number] += f'\n{spans}], "events": [\n{events}]}}'
+        GOLDEN.write_text("{{\n{}\n}}\n".format(",\n".join(lines)), encoding="utf-8")
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert rows.keys() == golden.keys()
+    assert {name: row for name, row in rows.items() if row != golden[name]} == {}
 
 
-def test_repeats_and_canaries_stay_here(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
-    keyspace.send(
-        *(make_verdict(number, origin=origin) for number, origin in enumerate(("repeat", "replay", "canary")))
-    )
-    sender().turn()
-    assert [span.attributes["tracejudge.origin"] for span in otlp.spans if "tracejudge.origin" in span.attributes] == [
-        "replay"
-    ]
-    assert pending(keyspace) == 0
-
-
-def test_the_variables_of_opentelemetry_name_receiver_key_and_resource(
+def test_variables_of_opentelemetry_are_read(
     keyspace: Keyspace, otlp: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
@@ -65,13 +117,8 @@ def test_the_variables_of_opentelemetry_name_receiver_key_and_resource(
     exporter.run_once()
     exporter.client.close()
     assert [span.name for span in otlp.spans][:1] == ["evaluate safety"]
-    sent = otlp.spans[0].resource
-    assert sent == {
-        **RESOURCE,
-        "service.name": "judges",
-        "deployment.environment.name": "prod",
-        "openinference.project.name": "scores",
-    }
+    variables = {"service.name": "judges", "deployment.environment.name": "prod"}
+    assert otlp.spans[0].resource == {**RESOURCE, **variables, "openinference.project.name": "scores"}
     headers = otlp.exports[0].headers
     assert (headers["x-team"], headers["authorization"]) == ("eval team", "Bearer s3cret")
     for name, value, says in (
@@ -89,209 +136,9 @@ def test_the_variables_of_opentelemetry_name_receiver_key_and_resource(
         OtlpExporter.destination_of(settings, "plain")
 
 
-def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
-    keyspace.send(SCORED)
-    sender().turn()
-    evaluation = SCORED.evaluation_id
-    chat = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "openai", "gen_ai.request.model": "gpt-6-luna"}
-    assert otlp.spans == (
-        Span(
-            trace_id=evaluation,
-            span_id=span_id(evaluation),
-            parent_span_id="",
-            name="evaluate safety",
-            kind="INTERNAL",
-            attributes={
-                "openinference.span.kind": "EVALUATOR",
-                "tracejudge.evaluation.id": evaluation,
-                "tracejudge.trace_id": SCORED.trace_id,
-                "tracejudge.origin": "live",
-                "tracejudge.outcome": "scored",
-                "tracejudge.service": "shop",
-                "tracejudge.environment": "prod",
-                "tracejudge.judge.name": "safety",
-                "tracejudge.judge.version": VERSION,
-                "tracejudge.judge.model": "gpt-6-luna",
-                "tracejudge.sampling.probability": 0.25,
-                "tracejudge.cost_usd": 0.5,
-                "gen_ai.response.id": "chatcmpl-1",
-                "evaluations.0.evaluation.name": "safety",
-                "evaluations.0.evaluation.score": 1.0,
-                "evaluations.0.evaluation.label": "yes",
-                "evaluations.0.evaluation.annotator_kind": "LLM",
-                "evaluations.0.evaluation.identifier": "safety@01234567/gpt-6-luna",
-            },
-            links=[Link("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")],
-            status=Status("UNSET", ""),
-            start_ns=ns(BEGAN_S),
-            end_ns=ns(BEGAN_S + 0.5),
-            **ORIGIN,
-        ),
-        Span(
-            trace_id=evaluation,
-            span_id=span_id(f"{evaluation} call 0"),
-            parent_span_id=span_id(evaluation),
-            name="chat gpt-6-luna",
-            kind="CLIENT",
-            attributes={
-                **chat,
-                "gen_ai.usage.input_tokens": 0,
-                "gen_ai.usage.output_tokens": 0,
-                "error.type": "rate_limited",
-            },
-            links=[],
-            status=Status("ERROR", ""),
-            start_ns=ns(BEGAN_S),
-            end_ns=ns(BEGAN_S + 0.125),
-            **ORIGIN,
-        ),
-        Span(
-            trace_id=evaluation,
-            span_id=span_id(f"{evaluation} call 1"),
-            parent_span_id=span_id(evaluation),
-            name="chat gpt-6-luna",
-            kind="CLIENT",
-            attributes={
-                **chat,
-                "gen_ai.usage.input_tokens": 100,
-                "gen_ai.usage.output_tokens": 20,
-                "gen_ai.response.id": "chatcmpl-2",
-                "gen_ai.response.model": "gpt-6-luna-2025",
-                "gen_ai.response.finish_reasons": ["stop"],
-            },
-            links=[],
-            status=Status("UNSET", ""),
-            start_ns=ns(BEGAN_S + 0.125),
-            end_ns=ns(BEGAN_S + 0.375),
-            **ORIGIN,
-        ),
-    )
-    assert otlp.logs == (
-        Log(
-            event_name="gen_ai.evaluation.result",
-            trace_id="0af7651916cd43dd8448eb211c80319c",
-            span_id="b7ad6b7169203331",
-            attributes={
-                "gen_ai.evaluation.name": "safety",
-                "gen_ai.evaluation.score.value": 1.0,
-                "gen_ai.evaluation.score.label": "yes",
-                "gen_ai.response.id": "chatcmpl-1",
-            },
-            body=None,
-            severity="",
-            time_ns=ns(BEGAN_S + 0.5),
-            **ORIGIN,
-        ),
-    )
-    assert [(export.path, export.status) for export in otlp.exports] == [("/v1/traces", 200), ("/v1/logs", 200)]
-    assert (pending(keyspace), keyspace.accounting()["exported:otel"]) == (0, 1)
-
-
-@pytest.mark.parametrize(
-    "ids",
-    [
-        {"trace_id": "order 66", "span_id": "b7ad6b7169203331"},
-        {"trace_id": "0AF7651916CD43DD8448EB211C80319C", "span_id": "b7ad6b7169203331"},
-        {"trace_id": "0" * 32, "span_id": "b7ad6b7169203331"},
-        {"trace_id": "0af7651916cd43dd8448eb211c80319c", "span_id": None},
-        {"trace_id": "0af7651916cd43dd8448eb211c80319c", "span_id": "0" * 16},
-        {"trace_id": "0af7651916cd43dd8448eb211c80319c\n", "span_id": "b7ad6b7169203331"},
-    ],
-    ids=["foreign trace", "upper case", "zero trace", "no span", "zero span", "line break"],
-)
-def test_without_ids_of_w3c_form_there_is_no_link_and_the_response_tells(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders, ids: dict[str, str | None]
-) -> None:
-    keyspace.send(make_verdict(1, response_id="chatcmpl-1", **ids))
-    sender().turn()
-    (span,), (event,) = otlp.spans, otlp.logs
-    assert (span.links, span.parent_span_id, event.trace_id, event.span_id) == ([], "", "", "")
-    assert span.attributes["tracejudge.trace_id"] == ids["trace_id"]
-    assert span.attributes["gen_ai.response.id"] == event.attributes["gen_ai.response.id"] == "chatcmpl-1"
-
-
-def test_unscored_has_an_error_type_and_no_score(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
-    keyspace.send(make_verdict(1, outcome="unscored", reason="refusal", note="the model declined to answer"))
-    sender().turn()
-    (span,), (event,) = otlp.spans, otlp.logs
-    assert (span.status, span.attributes["error.type"]) == (Status("ERROR", ""), "refusal")
-    assert span.attributes["tracejudge.outcome"] == "unscored"
-    assert not [name for name in span.attributes if name.startswith("evaluations.")]
-    assert event.attributes == {"gen_ai.evaluation.name": "safety", "error.type": "refusal"}
-
-
-def test_an_abstention_says_so_and_has_no_score(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
-    keyspace.send(make_verdict(1))
-    sender().turn()
-    (span,), (event,) = otlp.spans, otlp.logs
-    assert (span.status, span.attributes["tracejudge.outcome"]) == (Status("UNSET", ""), "abstained")
-    assert not [name for name in span.attributes if name.startswith("evaluations.")]
-    assert event.attributes == {"gen_ai.evaluation.name": "safety", "gen_ai.evaluation.score.label": "abstained"}
-
-
-def test_several_metrics_are_several_results(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
-    scores = (Score("truth", 0.5), Score("rtc", 0.75, label="good"))
-    keyspace.send(make_verdict(1, outcome="scored", judge="rtc", metrics=("relevance", "truth", "rtc"), scores=scores))
-    sender().turn()
-    (span,) = otlp.spans
-    common = {"annotator_kind": "CODE", "identifier": "rtc@01234567/lexical"}
-    annotations = [
-        {"name": "rtc_truth", "score": 0.5, **common},
-        {"name": "rtc", "score": 0.75, "label": "good", **common},
-    ]
-    assert {name: value for name, value in span.attributes.items() if name.startswith("evaluations.")} == {
-        f"evaluations.{number}.evaluation.{name}": value
-        for number, annotation in enumerate(annotations)
-        for name, value in annotation.items()
-    }
-    assert [event.attributes for event in otlp.logs] == [
-        {"gen_ai.evaluation.name": "rtc_truth", "gen_ai.evaluation.score.value": 0.5},
-        {
-            "gen_ai.evaluation.name": "rtc",
-            "gen_ai.evaluation.score.value": 0.75,
-            "gen_ai.evaluation.score.label": "good",
-        },
-    ]
-
-
-@pytest.mark.parametrize("explained", [False, True], ids=["by default", "export_explanations"])
-def test_explanations_go_along_only_when_configured(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders, *, explained: bool
-) -> None:
-    own = Score("a", 1.0, rationale="of the score")
-    scores = {"outcome": "scored", "metrics": ("a", "b"), "scores": (own, Score("b", 0.0))}
-    keyspace.send(make_verdict(1, rationale="of the verdict", details={"excerpt": "of the verdict"}, **scores))
-    sender(export_explanations=explained).turn()
-    (span,) = otlp.spans
-    texts = ["of the score", "of the verdict"] if explained else [None, None]
-    assert [span.attributes.get(f"evaluations.{number}.evaluation.explanation") for number in (0, 1)] == texts
-    assert [event.attributes.get("gen_ai.evaluation.explanation") for event in otlp.logs] == texts
-    assert explained or "of the" not in str((otlp.spans, otlp.logs))
-
-
-def test_an_unknown_judge_model_has_no_provider_of_its_own(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
-    keyspace.send(make_verdict(1, judge_model="gone", calls=(Call(BEGAN_S, 0.5, "ok"),)))
-    sender().turn()
-    assert otlp.spans[1].attributes["gen_ai.provider.name"] == "_OTHER"
-
-
-def test_a_call_names_the_model_that_is_asked_and_not_its_label(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
-    keyspace.send(make_verdict(1, judge_model="careful", calls=(Call(BEGAN_S, 0.5, "ok"),)))
-    sender().turn()
-    evaluation, call = otlp.spans
-    assert evaluation.attributes["tracejudge.judge.model"] == "careful"
-    assert (call.name, call.attributes["gen_ai.request.model"]) == ("chat gpt-4.1", "gpt-4.1")
-
-
 def test_spans_sent_twice_are_equal(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     keyspace.send(SCORED, *numbered(3))
-    worker = sender()
+    worker = sender(endpoint=f"{otlp.endpoint}/")  # a slash at its end
     worker.turn()
     first = otlp.spans, otlp.logs
     otlp.forget()
@@ -301,66 +148,206 @@ def test_spans_sent_twice_are_equal(keyspace: Keyspace, otlp: OtlpReceiver, send
     assert len({span.span_id for span in otlp.spans}) == len(otlp.spans) == 6
 
 
-def test_dead_letters_are_acknowledged_and_not_sent(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
+def test_dead_letters_repeats_and_canaries_are_not_sent(
+    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
+) -> None:
+    worker = sender()
+    for origin in ("repeat", "canary"):
+        keyspace.send(make_verdict(9, origin=origin))
     dead = make_verdict(9, outcome="unscored", reason="timeout")
     keyspace.send(dead, kind="d")
-    worker = sender()
-    worker.turn()
-    assert (otlp.exports, pending(keyspace)) == ((), 0)
-    keyspace.send(*numbered(2))
+    assert worker.turn() == ([], 0, {}, [], 0)
+    assert otlp.exports == ()
+    keyspace.send(make_verdict(9, origin="canary"), *numbered(2), make_verdict(3, origin="replay"))
     keyspace.send(dead, kind="d")
-    worker.turn()
-    assert (evaluated(otlp), len(otlp.logs), pending(keyspace), worker.dropped) == (names(numbered(2)), 2, 0, {})
+    assert worker.turn() == ([0, 1, 3], 3, {}, [], 0)
+    assert [span.attributes["tracejudge.origin"] for span in otlp.spans] == ["live", "live", "replay"]
 
 
-def test_verdicts_on_the_canary_are_acknowledged_and_not_sent(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
-    keyspace.send(make_verdict(9, origin="canary"), *numbered(2))
+def test_what_cannot_be_a_span_is_counted_or_waits(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     worker = sender()
-    worker.turn()
-    assert (evaluated(otlp), pending(keyspace), worker.dropped) == (names(numbered(2)), 0, {})
-
-
-def test_unreadable_entries_are_counted_and_other_versions_wait(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
-    keyspace.client.xadd(keyspace.keys.verdicts, {"v": "1", "j": "{"})
-    keyspace.client.xadd(keyspace.keys.verdicts, {"v": "2", "j": "{"})
-    keyspace.send(make_verdict(1))
-    worker = sender()
-    worker.turn()
-    assert (evaluated(otlp), worker.dropped, pending(keyspace)) == (names([make_verdict(1)]), {"unreadable": 1}, 1)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
+    assert sorted(
+        (sample.labels["reason"], sample.value)
+        for family in worker.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "tracejudge_export_dropped_total"
+    ) == [("partial_success", 0), ("rejected", 0), ("server_error", 0), ("unreadable", 0)]
+    good = numbered(2)
+    broken = (
         {"evaluation_id": "no hexadecimal"},
         {"evaluation_id": "1" * 33},
         {"started_at": -1.0},
         {"started_at": 1e30},
         {"calls": (Call(BEGAN_S, 0.5, "ok", input_tokens=2**63),)},
-    ],
-    ids=["id", "long id", "before the epoch", "far future", "tokens"],
-)
-def test_one_that_cannot_be_a_span_is_counted_and_holds_nothing_up(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders, fields: dict[str, Any]
+    )
+    for number, fields in enumerate(broken, 1):
+        otlp.forget()
+        keyspace.send(good[0], msgspec.structs.replace(make_verdict(7), **fields), good[1])
+        assert worker.turn() == ([0, 1], 2, {"unreadable": number}, [], 0), fields
+    otlp.forget()
+    keyspace.client.xadd(keyspace.keys.verdicts, {"v": "1", "j": "{"})
+    keyspace.client.xadd(keyspace.keys.verdicts, {"v": "2", "j": "{"})
+    keyspace.send(good[0])
+    assert worker.turn() == ([0], 1, {"unreadable": len(broken) + 1}, [], 1)
+
+
+# --- answers that are lost: nothing waits for long, counts twice, or is sent twice ---
+@pytest.fixture
+def proxy(any_redis_server: EmbeddedRedis) -> Iterator[Proxy]:
+    with Proxy(any_redis_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(proxy: Proxy, prefix: str) -> Iterator[Keyspace]:
+    """The same Redis, behind a network that fails."""
+    with Keyspace(f"redis://127.0.0.1:{proxy.port}/0", prefix) as keyspace:
+        yield keyspace
+
+
+@pytest.fixture
+def sending(far: Keyspace, keyspace: Keyspace, otlp: OtlpReceiver) -> Iterator[tuple[Sending, Sending]]:
+    """An exporter behind that network, and one of another worker."""
+    both = Sending(far, otlp), Sending(keyspace, otlp)
+    for each in both:
+        each.exporter.stale_ms = STALE_MS
+    yield both
+    for each in both:
+        each.exporter.client.close()
+
+
+def lose_answers_to(proxy: Proxy, exporter: ExportConsumer, method: str) -> None:
+    """Lose the answer to one call of a method."""
+    usual = getattr(exporter, method)
+
+    def call(*arguments: object, **options: object) -> object:
+        proxy.behaviour = cuts_replies(0)
+        setattr(exporter, method, usual)
+        try:
+            return usual(*arguments, **options)
+        finally:
+            proxy.behaviour = PASSES
+
+    setattr(exporter, method, call)
+
+
+def lose_acknowledgement(exporter: ExportConsumer) -> None:
+    """Make one acknowledgement fail before it is sent."""
+    usual = exporter.acknowledge
+
+    def away(_: object) -> list[bool]:
+        exporter.acknowledge = usual  # type: ignore[method-assign]
+        raise StoreError("away")
+
+    exporter.acknowledge = away  # type: ignore[assignment,method-assign]
+
+
+def test_metrics_count_each_once(
+    keyspace: Keyspace, proxy: Proxy, far: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = numbered(2)
-    keyspace.send(good[0], msgspec.structs.replace(make_verdict(7), **fields), good[1])
-    worker = sender()
-    worker.turn()
-    assert (evaluated(otlp), len(otlp.logs), pending(keyspace)) == (names(good), 2, 0)
-    assert worker.dropped == {"unreadable": 1}
+    metrics = Metrics(settings_of(far))
+    exporter = PrometheusExporter(settings_of(far), far.store, metrics)
+    exporter.gather_s = 0.0
+    exporter.prepare()
+    exporter.acknowledge([])  # so that Redis knows the script: an answer that it does not is another loss
+
+    def counted() -> tuple[float, int]:
+        """What is counted so far, and the number of entries that wait for their acknowledgement."""
+        verdicts = sum(select_metrics(samples(metrics), "verdicts_total").values())
+        return verdicts, keyspace.pending("metrics", keyspace.keys.verdicts)
+
+    def fail() -> tuple[float, int]:
+        with pytest.raises(StoreError):
+            exporter.run_once()
+        return counted()
+
+    def run() -> tuple[float, int]:
+        exporter.run_once()
+        return counted()
+
+    keyspace.send(*numbered(5))
+    lose_answers_to(proxy, exporter, "acknowledge")
+    assert [fail(), run(), run()] == [(0, 0), (5, 0), (5, 0)], "the answer to an acknowledgement"
+    keyspace.send(*numbered(5))
+    lose_acknowledgement(exporter)
+    assert [fail(), run()] == [(5, 5), (10, 0)], "an acknowledgement"
+    keyspace.send(*numbered(5))
+    lose_answers_to(proxy, exporter, "_read")
+    assert [fail(), run()] == [(10, 5), (15, 0)], "what was read"
+    bodies = (b"[" * 100_000, b'{"details":' + b"[" * 5_000, b"\xff\xfe", b"{}")
+    for body in bodies:
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": "1", "j": body})
+    keyspace.send(make_verdict(1))
+    assert run() == (16, 0), "an entry that cannot be read holds up nothing"
+    dropped = ("export_dropped_total", "exporter=metrics", "reason=unreadable")
+    assert select_metrics(samples(metrics), "export_dropped_total") == {dropped: len(bodies)}
+    keyspace.send(*numbered(2))
+    lose_answers_to(proxy, exporter, "_read")
+    fail()
+    keyspace.client.delete(keyspace.keys.verdicts)
+    run()
+    keyspace.send(make_verdict(7))
+    assert run()[0] == 17, "Redis came back without its data"
+    keyspace.send(*numbered(5))
+    lose_answers_to(proxy, exporter, "acknowledge")
+    fail()
+    later = time.monotonic() + exporter.stale_ms / 1000
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert run()[0] == 17, "others may have counted them meanwhile"
 
 
-def test_reasons_for_dropping_are_there_at_zero(sender: Senders) -> None:
-    metrics = sender().metrics
-    counts = [
-        (sample.labels["reason"], sample.value)
-        for family in metrics.registry.collect()
-        for sample in family.samples
-        if sample.name == "tracejudge_export_dropped_total"
-    ]
-    assert sorted(counts) == [("partial_success", 0), ("rejected", 0), ("server_error", 0), ("unreadable", 0)]
+def grow_old(keyspace: Keyspace) -> None:
+    """Make pending entries stale."""
+    group = (keyspace.keys.verdicts, GROUP)
+    for entry in keyspace.client.xpending_range(*group, min="-", max="+", count=100):
+        keyspace.client.xclaim(*group, entry["consumer"], 0, [entry["message_id"]], idle=2 * STALE_MS, justid=True)
+
+
+def test_spans_are_sent_once_whoever_stalls(
+    keyspace: Keyspace, proxy: Proxy, sending: tuple[Sending, Sending], otlp: OtlpReceiver
+) -> None:
+    worker, successor = sending
+
+    def keeps() -> None:
+        grow_old(keyspace)
+        worker.exporter._keep_at = 0.0  # the next time to keep what waits
+        worker.exporter._keep()
+        successor.turn()
+
+    def stalls() -> None:
+        grow_old(keyspace)
+        successor.turn()
+        worker.exporter._keep_at = 0.0
+
+    def without_redis() -> None:
+        worker.exporter._keep_at = 0.0
+        lose_answers_to(proxy, worker.exporter, "keep")
+
+    for meanwhile, refusals in ((keeps, 3), (stalls, 1), (without_redis, 1)):
+        otlp.forget()
+        otlp.behaviour = sequence(*[failing(503)] * refusals, Accept())
+        keyspace.send(*numbered(3))
+        worker.meanwhile = meanwhile
+        spans, events, *_ = worker.turn()
+        assert (spans, events, pending(keyspace), successor.waits) == ([0, 1, 2], 3, 0, []), meanwhile.__name__
+    otlp.forget()
+    keyspace.send(*numbered(3))
+    lose_acknowledgement(worker.exporter)
+    with pytest.raises(StoreError):
+        worker.turn()
+    assert (worker.turn().spans, pending(keyspace)) == ([0, 1, 2], 0), "what was delivered is not sent again"
+
+
+def test_a_worker_keeps_only_its_own_pending_entries(keyspace: Keyspace, sending: tuple[Sending, Sending]) -> None:
+    keyspace.send(*numbered(2))
+    exporter = sending[0].exporter
+    ours, theirs = [entry_id.decode() for entry_id, _ in exporter._read(1)]  # read and not exported
+    group: tuple[str, str] = (keyspace.keys.verdicts, GROUP)
+    assert isinstance(keyspace.client, redis.Redis)
+    keyspace.client.xclaim(*group, "another", 0, [theirs], justid=True)
+    grow_old(keyspace)
+    assert exporter.keep([ours, theirs]) == 1
+    entries = keyspace.client.xpending_range(*group, min="-", max="+", count=9)
+    idle = {each["message_id"].decode(): each for each in entries}
+    assert idle[ours]["time_since_delivered"] < STALE_MS < idle[theirs]["time_since_delivered"]
+    assert idle[theirs]["consumer"] == b"another"

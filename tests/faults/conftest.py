@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 from experiment import Experiment
+from redis_faults import server_of
+
+from worker.base.embedded import ServerBinary
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,7 +21,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def experiment(tmp_path: Path) -> Iterator[Experiment]:
-    """An experiment with two judges, one judge model whose endpoint takes 50 ms, and no worker yet."""
-    with Experiment(tmp_path) as made:
+def experiment(
+    request: pytest.FixtureRequest, tmp_path: Path, redis_binaries: tuple[ServerBinary, ...]
+) -> Iterator[Experiment]:
+    """An experiment with two judges and no worker yet, on the version of Redis that `on_redis` selects."""
+    version = getattr(request, "param", None)
+    with Experiment(tmp_path, redis=server_of(version, redis_binaries) if version else None) as made:
         yield made

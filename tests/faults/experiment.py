@@ -5,10 +5,11 @@ product's own times (a lease of 15 s, a sweep each second) are not scaled.
 """
 
 import os
+import random
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Any, Final, Self
 
 import httpx
 from experiment_accounting import VERDICTS, check_accounting, is_clean
-from experiment_recovery import Recoveries
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
 from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces
@@ -25,11 +25,10 @@ from support.replies import slow, yes_no
 from support.scrape import Scrape
 
 import tracejudge
+from judges.core.verdict import Verdict
 from worker.base.accounting import Account
 from worker.base.embedded import EmbeddedRedis
-from worker.core.storage.client import StoreError
-
-__all__ = ["JUDGES", "RECOVERY_S", "SCALE", "Experiment", "Load", "number", "seconds"]
+from worker.core.storage.client import Store, StoreError
 
 SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_FAULTS_SCALE", "1/40")))
 RECOVERY_S: Final = bounded_s(30.0)
@@ -56,24 +55,17 @@ class Experiment:
     `redis.restart()`, `endpoint.behaviour = ...`, `otlp.close()`, `pause("a")`.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        judges: Sequence[str] = JUDGES,
-        answer_s: float = 0.05,
-        redis: EmbeddedRedis | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, *, judges: Sequence[str] = JUDGES, redis: EmbeddedRedis | None = None) -> None:
         """Prepare the parts; entering the block starts everything except workers.
 
         Args:
-            judges: Each judges every trace, all by one judge model.
-            answer_s: Response time of the endpoint.
+            folder: Where programs run.
+            judges: Each judges every trace, all by one judge model, whose endpoint takes 50 ms.
             redis: A server that is not started yet, instead of the default one.
         """
         self.judges = tuple(judges)
         self.redis = redis or EmbeddedRedis(appendonly=True)
-        self.endpoint = ChatEndpoint(slow(answer_s, yes_no()))
+        self.endpoint = ChatEndpoint(slow(0.05, yes_no()))
         self.otlp = OtlpReceiver()
         self.workers: dict[str, Worker] = {}
         self.pages: list[Scrape] = []
@@ -124,6 +116,28 @@ class Experiment:
     def terminate(self, name: str = "a", timeout_s: float = PATIENCE_S) -> int:
         """Send SIGTERM, wait for the end, and return the exit status."""
         return self._last_page(name).program.terminate(timeout_s)
+
+    def load_with_kills(
+        self, traces: int, kills: int, chance: random.Random, before: Callable[[], object] = bool, **settings: Any
+    ) -> None:
+        """Publish under load while the worker is killed at random moments, and started again.
+
+        The load lasts longer than all kills: a worker takes about two seconds to start.
+        """
+        self.start(**settings)
+        with self.load(traces / (kills * 2.5), traces):
+            for _ in range(kills):
+                time.sleep(chance.uniform(0.1, 1.5))
+                before()
+                self.kill()
+                self.start(**settings)
+
+    def verdicts(self) -> list[Verdict]:
+        """List the verdicts in the outbox, without those of dead letters."""
+        return [entry.verdict for entry in self.pipeline.outbox() if entry.kind == "j"]
+
+    def call_redis(self, call: Callable[[Any], Any]) -> Any:
+        return self.pipeline.store.call(call)
 
     def pause(self, name: str = "a") -> None:
         """Suspend a worker with SIGSTOP."""
@@ -218,6 +232,71 @@ class Experiment:
             return self.workers[name].scrape()
         except httpx.TransportError:
             return None
+
+
+class Recoveries:
+    """Watches the batches of a killed worker until another worker holds them or they are finished."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._orphans: dict[bytes, tuple[bytes, float]] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="recoveries", daemon=True)
+        self.took_s: list[float] = []
+        """Waiting times of the batches that were held at a kill."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def begin(self) -> None:
+        """Record all batches held now, by any worker: those of running workers finish in time as well."""
+        now = time.monotonic()
+        try:
+            held = self._held()
+        except StoreError:
+            return
+        with self._lock:
+            self._orphans |= {batch: (holder, now) for batch, holder in held.items() if holder != b"parked"}
+
+    def check(self, within_s: float) -> None:
+        """Fail if any of these batches waited longer."""
+        self._look()
+        with self._lock:
+            waiting = [time.monotonic() - since for _, since in self._orphans.values()]
+        slowest = max([*self.took_s, *waiting], default=0.0)
+        assert slowest <= within_s, f"a batch went on after {slowest:.1f} s only"
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.2):
+            try:
+                self._look()
+            except StoreError:
+                continue
+
+    def _look(self) -> None:
+        with self._lock:
+            if not self._orphans:
+                return
+        held, now = self._held(), time.monotonic()
+        with self._lock:
+            for batch, (holder, since) in list(self._orphans.items()):
+                if held.get(batch) == holder or (batch not in held and self._is_ready(batch)):
+                    continue
+                if self._orphans.pop(batch, None) is not None:  # else somebody else looked meanwhile
+                    self.took_s.append(now - since)
+
+    def _held(self) -> dict[bytes, bytes]:
+        return self._store.call(lambda client: client.hgetall(self._store.keys.holders))
+
+    def _is_ready(self, batch: bytes) -> bool:
+        """Return whether a batch that no worker holds is still ready."""
+        return bool(self._store.call(lambda client: client.exists(self._store.keys.batch(batch.decode()))))
 
 
 class Load:

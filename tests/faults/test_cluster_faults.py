@@ -58,8 +58,8 @@ class Rig:
         pipeline = Pipeline(self.cluster.url, self.prefix, folder, stack, partitions=PARTITIONS, broker_url=broker.url)
         self.stores = pipeline.stores
         self.workers = [pipeline.worker(rules=RULES, log_verdicts="none") for _ in range(2)]
-        self.gateway_port = free_port()
-        table = {"port": self.gateway_port, "metrics_port": 0, "tokens": {"t": {"token_env": "GATEWAY_TOKEN"}}}
+        port = free_port()
+        table = {"port": port, "metrics_port": 0, "tokens": {"t": {"token_env": "GATEWAY_TOKEN"}}}
         variables = {
             "TRACEJUDGE_REDIS_URL": self.cluster.url,
             "TRACEJUDGE_BROKER_URL": broker.url,
@@ -73,14 +73,8 @@ class Rig:
         self.waited_s = 0.0
         self._places = itertools.count(), itertools.count(1_000_000)
         self._recent: set[str] = set()
-        self._http = stack.enter_context(
-            httpx.Client(
-                base_url=f"http://127.0.0.1:{self.gateway_port}",
-                headers={"Authorization": f"Bearer {TOKEN}"},
-                timeout=30,
-                trust_env=False,
-            )
-        )
+        url, headers = f"http://127.0.0.1:{port}", {"Authorization": f"Bearer {TOKEN}"}
+        self._http = stack.enter_context(httpx.Client(base_url=url, headers=headers, timeout=30, trust_env=False))
         wait_until(self._gateway_answers, what="the gateway")
 
     def _choose_prefix(self) -> str:
@@ -256,13 +250,10 @@ class Rig:
             assert waited_s < RECOVERY_S, f"{what}: no work in {RECOVERY_S:.0f} s"
             time.sleep(0.2)
 
-    def account(self) -> Account:
-        return sum_accounts([read_account(store) for store in self.stores])
-
     def settled(self) -> Account | None:
         """Return the account once everything is accounted for."""
         try:
-            account = self.account()
+            account = sum_accounts([read_account(store) for store in self.stores])
         except StoreError:
             return None
         return account if account.published >= len(self.published) and account.settled else None

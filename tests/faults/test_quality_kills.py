@@ -1,7 +1,10 @@
-"""The monitor's sums while workers die: they equal the verdicts of the ledger exactly."""
+"""Sums of the monitor equal the verdicts of the ledger while workers die; labels outlive kills of board and Redis."""
 
+import html
 import itertools
 import random
+import re
+import signal
 import threading
 import time
 from collections import Counter
@@ -9,20 +12,25 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+import httpx
 import pytest
 import redis
 from experiment import number
-from support.processes import Program, bounded_s, wait_until
+from redis import Redis
+from support.board_parts import ANSWER, fill, trace_row
+from support.judged import judged
+from support.processes import Program, bounded_s, free_port, wait_until
 from support.stage_parts import make_judged
 
 from judges.core.verdict import Outcome, Verdict
+from worker.base.embedded import EmbeddedRedis
 from worker.base.monitor.series import read_buckets, read_series
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import FinalVerdict, Ledger
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 
-KILLS = number(20, least=3)
+MONITOR_KILLS = number(20, least=3)
 A_SECOND = 500
 BATCH = 50
 Totals = Counter[tuple[str, str]]
@@ -32,19 +40,12 @@ OUTCOMES: tuple[Outcome, ...] = ("scored", "abstained", "unscored")
 
 
 def verdict(place: int, chance: random.Random) -> Verdict:
-    weight = chance.choice([1.0, 20.0])
-    passed = chance.random() < 0.9
+    weight, passed = chance.choice([1.0, 20.0]), chance.random() < 0.9
     outcome = chance.choices(OUTCOMES, [8, 1, 1])[0]
-    return make_judged(
-        place,
-        passed=passed if outcome == "scored" else None,
-        outcome=outcome,
-        reason="refusal" if outcome == "unscored" else None,
-        session_id=f"s{place // 7}",
-        service=f"shop-{place % 3}",
-        weight=weight,
-        probability=1 / weight,
-    )
+    reason = "refusal" if outcome == "unscored" else None
+    names = {"session_id": f"s{place // 7}", "service": f"shop-{place % 3}"}
+    result = {"passed": passed if outcome == "scored" else None, "outcome": outcome, "reason": reason}
+    return make_judged(place, **result, **names, weight=weight, probability=1 / weight)
 
 
 class Writer:
@@ -124,21 +125,58 @@ def test_sums_survive_kills(redis_url: str, prefix: str, tmp_path: Path) -> None
         for worker in workers:
             worker.wait_for("worker started", bounded_s(30))
         with Writer(store) as writer:
-            for kill in range(KILLS):
+            for kill in range(MONITOR_KILLS):
                 before = totals(store, fine=True).total()
-                wait_until(
-                    lambda before=before: totals(store, fine=True).total() > before,
-                    bounded_s(30),
-                    f"sums to grow after {kill} kills",
-                )
+                grows = lambda before=before: totals(store, fine=True).total() > before  # noqa: E731 - one expression
+                wait_until(grows, bounded_s(30), f"sums to grow after {kill} kills")
                 time.sleep(chance.random())
                 # The older one is the active one, except for the first time: a new worker waits for the lock.
                 workers.pop(0).kill()
                 workers.append(start())
         wait_until(lambda: totals(store, fine=True) == writer.totals, bounded_s(40), "the sums of all verdicts")
     assert totals(store, fine=False) == writer.totals
-    ended = Counter[str]()
-    for (_, what), amount in writer.totals.items():
-        ended[what] += amount if what in OUTCOMES else 0
-    assert {what: ended[what] for what in OUTCOMES} == in_ledger(store)
-    assert ended.total() > 1000, "hardly anything was written"
+    ended = {what: sum(count for (_, name), count in writer.totals.items() if name == what) for what in OUTCOMES}
+    assert ended == in_ledger(store)
+    assert sum(ended.values()) > 1000, "hardly anything was written"
+
+
+ROWS = [trace_row(number) for number in range(1, 7)]
+KILLS = 3
+
+
+@pytest.mark.slow("kills of the board and restarts of Redis, one after the other")
+def test_labels_survive_kills_of_the_board_and_restarts_of_redis(tmp_path: Path) -> None:
+    with EmbeddedRedis(appendonly=True) as server:
+        env = {"TRACEJUDGE_REDIS_URL": server.url}
+        with Redis.from_url(server.url) as redis:
+            fill(redis, "tracejudge", ROWS, judged(ROWS, ("facts_grounding",)))
+        for number in range(1, KILLS + 1):
+            port = free_port()
+            url = f"http://127.0.0.1:{port}"
+            with Program("-m", "worker.cli", "board", "--port", str(port), folder=tmp_path, env=env) as board:
+                wait_until(lambda: _ready(url), what="the index")  # noqa: B023 - called at once
+                page = httpx.get(f"{url}/labels?judge=facts_grounding").text
+                # Labels of the runs before count.
+                assert re.search(rf"\b{number - 1} labels?\b", page)
+                fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
+                form = {**{name: html.unescape(value) for name, value in fields.items()}, "opinion": "fail"}
+                assert httpx.post(f"{url}/labels", data=form).status_code == 303
+                board.signal(signal.SIGKILL)
+            server.restart()
+        with Program("-m", "worker.cli", "board", "--port", "0", folder=tmp_path, env=env) as board:
+            board.wait_for("board: http")
+            assert board.terminate() == 0
+        saved = tmp_path / "labels.jsonl"
+        command = ("-m", "worker.cli", "labels", "export", "--traces", "--output", saved)
+        with Program(*command, folder=tmp_path, env=env) as program:
+            assert program.wait() == 0, program.stderr
+        lines = saved.read_text().splitlines()
+        assert len(lines) == KILLS
+        assert all(f'"output":"{ANSWER}"' in line and '"label":"fail"' in line for line in lines)
+
+
+def _ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").text == "ready\n"
+    except httpx.TransportError:
+        return False

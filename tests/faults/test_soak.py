@@ -42,34 +42,29 @@ class RandomFaults:
         port = self._proxy.port if name == "a" else self.experiment.redis.port
         self.experiment.start(name, redis_url=f"redis://127.0.0.1:{port}/0", wait=False, **KEEPS)
 
-    def kinds(self) -> list[Callable[[], None]]:
-        return [
-            self.kill,
-            self.replace,
-            self.pause,
-            self.restart_redis,
-            self.freeze_redis,
-            self.cut_network,
-            self.delete_queue,
-            self.fail_endpoint,
-            self.fail_receiver,
-        ]
+    def in_turn(self) -> Iterator[Callable[[], None]]:
+        """Yield all faults in random order, repeatedly."""
+        kinds = [self.kill, self.replace, self.pause, self.restart_redis, self.freeze_redis, self.cut_network]
+        kinds += [self.delete_queue, self.fail_endpoint, self.fail_receiver]
+        while True:
+            self.chance.shuffle(kinds)
+            yield from kinds
 
     def kill(self) -> None:
-        name = self._random_worker()
+        name = self.chance.choice("ab")
         # A hanging endpoint holds batches of the running workers for the whole time limit of an evaluation.
         self.experiment.kill(name, times_recovery=False)
         self.start(name)
 
     def replace(self) -> None:
-        name = self._random_worker()
+        name = self.chance.choice("ab")
         # Before that a signal ends the process at once.
         wait_until(self.experiment.workers[name].is_up, what=f"worker {name} to have started")
         assert self.experiment.terminate(name) == 0
         self.start(name)
 
     def pause(self) -> None:
-        name = self._random_worker()
+        name = self.chance.choice("ab")
         self.experiment.pause(name)
         time.sleep(FAULT_S)
         self.experiment.resume(name)
@@ -101,9 +96,6 @@ class RandomFaults:
         time.sleep(FAULT_S)
         self.experiment.otlp.behaviour = collector.Accept()
 
-    def _random_worker(self) -> str:
-        return self.chance.choice(("a", "b"))
-
 
 @pytest.fixture
 def faults(tmp_path: Path) -> Iterator[RandomFaults]:
@@ -126,7 +118,7 @@ def test_a_steady_load_with_random_faults(faults: RandomFaults) -> None:
     happened = []
     ends = time.monotonic() + SOAK_S
     with experiment.load(RATE):
-        for happens in _in_turn(faults):
+        for happens in faults.in_turn():
             began = time.monotonic()
             happens()
             happened.append(happens.__name__)
@@ -166,11 +158,3 @@ class ResourceUse:
         for what, place, slack in (("MiB", 1, 10), ("files", 2, 8)):
             early, late = ([sample[place] for sample in part] for part in (warm[:third], warm[-third:]))
             assert statistics.median(late) <= 1.1 * statistics.median(early) + slack, (what, early, late)
-
-
-def _in_turn(faults: RandomFaults) -> Iterator[Callable[[], None]]:
-    """Yield all faults in random order, repeatedly."""
-    while True:
-        kinds = faults.kinds()
-        faults.chance.shuffle(kinds)
-        yield from kinds

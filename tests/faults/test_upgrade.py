@@ -141,9 +141,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         packed.extractall(old, filter="data")
     names = {OLD: old, NEW: ROOT}
     (old / "where.py").write_text(WHERE)
-    output = subprocess.run(
-        [sys.executable, "-c", RUN, old, "where"], cwd=old, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", RUN, old, "where"]
+    output = subprocess.run(command, cwd=old, capture_output=True, text=True, check=True)
     assert [line for line in output.stdout.split() if not line.startswith(f"{old}/")] == []
     return names
 

@@ -51,11 +51,9 @@ def test_both_versions_sample_and_judge_during_an_upgrade(experiment: Experiment
 @pytest.mark.slow("waits longer than a lease of 15 s")
 def test_evaluations_of_the_old_version_wait_for_a_worker_that_has_it(experiment: Experiment) -> None:
     """After a rolled-back upgrade nothing is lost, and nothing is judged by the wrong version."""
-    start(experiment, OLD, roles="ingest")
-    experiment.publish(60)
-    wait_until(lambda: experiment.pipeline.counter("chosen") == 60, what="the traces to be chosen")
+    choose(experiment)
     start(experiment, NEW, roles="judge,export")
-    wait_until(lambda: _parked(experiment) > 0, what="the new worker to hand them back")
+    wait_until(lambda: parked(experiment) > 0, what="the new worker to hand them back")
     account = experiment.pipeline.account()
     assert (account.waiting, account.lost, account.scored) == (60, 0, 0)
     assert experiment.terminate(OLD) == 0
@@ -65,28 +63,26 @@ def test_evaluations_of_the_old_version_wait_for_a_worker_that_has_it(experiment
 
 
 def test_batches_of_a_later_version_are_released(experiment: Experiment) -> None:
-    start(experiment, OLD, roles="ingest")
-    experiment.publish(60)
-    wait_until(lambda: experiment.pipeline.counter("chosen") == 60, what="the traces to be chosen")
-    _rewrite_batches(experiment, b'"v":1,', b'"v":9,')
+    choose(experiment)
+    batches = rewrite_batches(experiment, b'"v":1,', b'"v":9,')
     experiment.terminate(OLD)
     start(experiment, OLD, roles="judge,export")
-    batches = len(_batches(experiment))
-    wait_until(lambda: _parked(experiment) == batches, what="all batches to be handed back")
+    wait_until(lambda: parked(experiment) == batches, what="all batches to be handed back")
     account = experiment.pipeline.account()
     assert (account.waiting, account.lost, len(experiment.endpoint.calls)) == (60, 0, 0)
     # A worker of the later version starts (simulated by this version).
-    _rewrite_batches(experiment, b'"v":9,', b'"v":1,')
+    rewrite_batches(experiment, b'"v":9,', b'"v":1,')
     experiment.assert_all_scored()
 
 
 @pytest.mark.slow("two workers one after the other")
 def test_outbox_entries_of_a_later_version_wait_while_others_flow(experiment: Experiment) -> None:
-    store, keys = experiment.pipeline.store, experiment.pipeline.keys
+    stream = experiment.pipeline.keys.verdicts
     start(experiment, OLD)
     experiment.publish(10)
     experiment.wait_finished(10)
-    later = [store.call(lambda client: client.xadd(keys.verdicts, {"v": "2", "x": "later"})) for _ in range(3)]
+    entry = {"v": "2", "x": "later"}
+    later = [experiment.call_redis(lambda client: client.xadd(stream, entry)) for _ in range(3)]
     experiment.publish(20)
     wait_until(lambda: experiment.counted == 30, what="the verdicts behind them to be counted")
     wait_until(lambda: len(experiment.otlp.logs) >= 30, what="and exported")
@@ -95,34 +91,33 @@ def test_outbox_entries_of_a_later_version_wait_while_others_flow(experiment: Ex
     experiment.publish(5)
     experiment.wait_finished(35)
     for group in ("metrics", "monitor", "otel"):
-        wait_until(lambda name=group: _pending(experiment, name) == later, what="only the later ones to wait")
+        wait_until(lambda name=group: pending(experiment, name) == later, what="only the later ones to wait")
         # A worker of the later version starts and acknowledges them.
-        store.call(lambda client, name=group: client.xack(keys.verdicts, name, *later))
+        experiment.call_redis(lambda client, name=group: client.xack(stream, name, *later))
     experiment.assert_all_scored()
 
 
-def _parked(experiment: Experiment) -> int:
-    keys = experiment.pipeline.keys
-    holders = experiment.pipeline.store.call(lambda client: client.hvals(keys.holders))
-    return holders.count(b"parked")
+def choose(experiment: Experiment) -> None:
+    """Let an ingest of the old version choose 60 traces."""
+    start(experiment, OLD, roles="ingest")
+    experiment.publish(60)
+    wait_until(lambda: experiment.pipeline.counter("chosen") == 60, what="the traces to be chosen")
 
 
-def _batches(experiment: Experiment) -> list[bytes]:
+def parked(experiment: Experiment) -> int:
+    holders = experiment.pipeline.keys.holders
+    return experiment.call_redis(lambda client: client.hvals(holders)).count(b"parked")
+
+
+def rewrite_batches(experiment: Experiment, old: bytes, new: bytes) -> int:
+    """Change the batches, and return their number."""
     pattern = experiment.pipeline.keys.batch("*")
-    return experiment.pipeline.store.call(lambda client: list(client.scan_iter(pattern, count=1000)))
+    names = experiment.call_redis(lambda client: list(client.scan_iter(pattern, count=1000)))
+    for name in names:
+        experiment.call_redis(lambda client, name=name: client.set(name, client.get(name).replace(old, new, 1)))
+    return len(names)
 
 
-def _rewrite_batches(experiment: Experiment, old: bytes, new: bytes) -> None:
-    def rewrite(client: Any) -> None:
-        for name in _batches(experiment):
-            client.set(name, client.get(name).replace(old, new, 1))
-
-    experiment.pipeline.store.call(rewrite)
-
-
-def _pending(experiment: Experiment, group: str) -> list[bytes]:
-    stream = experiment.pipeline.keys.verdicts
-    entries = experiment.pipeline.store.call(
-        lambda client: client.xpending_range(stream, group, min="-", max="+", count=100)
-    )
-    return [entry["message_id"] for entry in entries]
+def pending(experiment: Experiment, group: str) -> list[bytes]:
+    entries = (experiment.pipeline.keys.verdicts, group, "-", "+", 100)
+    return [entry["message_id"] for entry in experiment.call_redis(lambda client: client.xpending_range(*entries))]

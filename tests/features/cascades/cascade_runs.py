@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from benchmarks.coverage import sums_of
 from judges.agreement import cascade_share
 from judges.agreement.cascade import CascadeSums, ClassKey, estimate_cascade, second_floor
 from judges.agreement.intervals import wilson
 from judges.agreement.shares import design_effect
-from tests.base.coverage import sums_of
 from worker.features.cascades.shares import fitted_factor
 
 HOURS = 24

@@ -3,8 +3,8 @@
 import pytest
 from support.lazy import Lazy
 
+from benchmarks import coverage
 from judges.agreement.intervals import difference, wilson
-from tests.base import coverage
 
 proportion = Lazy("statsmodels.stats.proportion")
 

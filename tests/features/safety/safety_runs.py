@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.base.fleets import BUCKETS_PER_HOUR, optimal_delay
+from benchmarks.fleets import BUCKETS_PER_HOUR, optimal_delay
 from worker.features.safety.watch import Rates, State, Watched, confirmed_error, rates_of, step
 
 ERRORS = (0.001, 0.003, 0.01)

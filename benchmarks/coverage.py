@@ -1,15 +1,19 @@
 """Coverage of 95 % intervals: windows of judgements drawn by every way of sampling, beside the share they come from."""
 
+import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
 
 from judges.agreement.intervals import difference
-from judges.agreement.shares import ClassSums, SessionSums, Sums, estimate_share, merge_sums
+from judges.agreement.shares import ClassSums, SessionSums, ShareEstimate, Sums, estimate_share, merge_sums
 
 SHARES = (0.5, 0.8, 0.9, 0.95)
+_ERRORS = 0.05
+"""Share of traces with an error."""
 
 
 class Window(NamedTuple):
@@ -52,7 +56,7 @@ def uniform(chance: Generator, share: float, size: int) -> Window:
 def errors_always(chance: Generator, share: float, size: int) -> Window:
     """Judge every trace with an error, 5 % of the traffic and failing twice as often, and one of ten of the others."""
     traces = round(size / 0.145)
-    is_error = chance.random(traces) < 0.05
+    is_error = chance.random(traces) < _ERRORS
     fails = (1 - share) / 1.05
     return drawn(chance, np.where(is_error, 1.0, 0.1), 1 - fails * np.where(is_error, 2, 1), share)
 
@@ -74,7 +78,7 @@ def continuous(chance: Generator, share: float, size: int) -> Window:
 def continuous_errors(chance: Generator, share: float, size: int) -> Window:
     """Judge errors always, and others with a probability that falls all the time."""
     traces = round(size / 0.35)
-    is_error = chance.random(traces) < 0.05
+    is_error = chance.random(traces) < _ERRORS
     probability = np.where(is_error, 1.0, np.exp(np.linspace(0, -np.log(20), traces)))
     return drawn(chance, probability, 1 - (1 - share) / 1.05 * np.where(is_error, 2, 1), share)
 
@@ -146,11 +150,17 @@ def uneven_windows(
     for run in range(runs):
         if past and run % 5 == 0:
             history = merge_sums(sums_of(*uneven(chance, sizes, share, count, correlation)[:3]) for _ in range(past))
-        estimate = estimate_share(sums_of(*uneven(chance, sizes, share, count, correlation)[:3]), history)
-        assert estimate is not None
+        estimate = _estimate(sums_of(*uneven(chance, sizes, share, count, correlation)[:3]), history)
         covered += estimate.low <= share <= estimate.high
         width += (estimate.high - estimate.low) / runs
     return covered / runs, width
+
+
+def _estimate(sums: Sums, history: Sums | None = None) -> ShareEstimate:
+    share = estimate_share(sums, history)
+    if share is None:
+        raise ValueError("a window without verdicts")
+    return share
 
 
 def covers(window: Window, history: Sums | None = None) -> bool:
@@ -180,27 +190,24 @@ def sizes_of(name: str) -> tuple[int, ...]:
 
 def table(runs: int, seed: int = 1) -> dict[tuple[str, float, int], float]:
     """Return the coverage of every way of sampling, share and number of judgements."""
-    return {
-        (name, share, size): coverage(lambda c, d=design, p=share, n=size: d(c, p, n), runs, seed)
-        for name, design in DESIGNS.items()
-        for share in SHARES
-        for size in sizes_of(name)
-    }
+    cells = [(name, share, size) for name in DESIGNS for share in SHARES for size in sizes_of(name)]
+    return {cell: coverage(partial(_draw, *cell), runs, seed) for cell in cells}
+
+
+def _draw(name: str, share: float, size: int, chance: Generator) -> Window:
+    return DESIGNS[name](chance, share, size)
 
 
 def session_table(
     runs: int, counts: tuple[int, ...] = (40, 100, 250), seed: int = 2
 ) -> dict[tuple[float, float, int, bool], float]:
     """Return the coverage of conversations by correlation, share and number of sessions, without and with history."""
-    return {
-        (correlation, share, count, past): coverage(
-            lambda c, p=share, n=count, r=correlation: conversations(c, p, n, r), runs, seed, with_history=10 * past
-        )
-        for correlation in (0.1, 0.25, 0.5)
-        for share in SHARES
-        for count in counts
-        for past in (False, True)
-    }
+    cells = itertools.product((0.1, 0.25, 0.5), SHARES, counts, (False, True))
+    return {cell: coverage(partial(_converse, *cell[:3]), runs, seed, with_history=10 * cell[3]) for cell in cells}
+
+
+def _converse(correlation: float, share: float, count: int, chance: Generator) -> Window:
+    return conversations(chance, share, count, correlation)
 
 
 PAIR_DESIGNS: dict[str, Callable[[Generator, float], Window]] = {
@@ -223,9 +230,7 @@ def difference_coverage(
         earlier, later = make(chance, before), make(chance, now)
         sums = [sums_of(each.weights, each.passed, each.sessions) for each in (earlier, later)]
         # Each period is the history of the other.
-        old, new = estimate_share(sums[0], sums[1]), estimate_share(sums[1], sums[0])
-        assert old is not None
-        assert new is not None
+        old, new = _estimate(sums[0], sums[1]), _estimate(sums[1], sums[0])
         _, low, high = difference(new.interval, old.interval)
         covered += low <= later.truth - earlier.truth <= high
     return covered / runs

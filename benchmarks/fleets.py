@@ -170,6 +170,8 @@ class Run:
     def buckets(self, first: int, last: int, whole: Baseline | None = None) -> list[Bucket]:
         """Return the buckets from `first` to `last`, with what the newest baseline, or else the whole's, expects."""
         norm, in_range = self.norm or whole, []
+        if norm is None:
+            raise ValueError("no baseline")
         for bucket in range(first, last + 1):
             passed, judged = self.passed[bucket], self.judged[bucket]
             expected = norm.expected(self.series.first_hour + bucket // BUCKETS_PER_HOUR)[0]
@@ -258,7 +260,7 @@ def incident(
         alarms = [(bucket, change) for bucket, change in changes if change.kind == "drop" and bucket >= first]
         measured.alarms.append(len(alarms))
         measured.delays.append((alarms[0][0] - first + 1) / BUCKETS_PER_HOUR if alarms else float("inf"))
-        if alarms:
+        if alarms and run.limits is not None:
             bucket, change = alarms[0]
             measured.since.append((change.since - first) / BUCKETS_PER_HOUR)
             interval = since_interval(run.buckets(change.since - 288, bucket), change.size, run.limits.factors[0])
@@ -283,8 +285,10 @@ def stated_delays(seed: int, traffic: Traffic, drops: Sequence[float], runs: int
     for _ in range(runs):
         run = Run(simulate(chance, traffic, 0, traffic.shares(np.arange(QUIET))))
         run.learn(QUIET)
+        if run.norm is None or run.limits is None:
+            raise ValueError("no baseline")
         delays_h.append([delay_hours(run.norm, run.limits, drop) for drop in drops])
-    return np.mean(delays_h, 0)
+    return np.asarray(np.mean(delays_h, 0))
 
 
 class Second(NamedTuple):
@@ -386,7 +390,7 @@ def known_levels(seed: int, rate: float, share: float, drop: float) -> float:
     def scores(level: float, size: int) -> np.ndarray:
         judged = chance.poisson(rate / BUCKETS_PER_HOUR, size)
         passed = chance.binomial(judged, level)
-        return passed * gains[0] + (judged - passed) * gains[1]
+        return np.asarray(passed * gains[0] + (judged - passed) * gains[1])
 
     return optimal_delay(partial(scores, share), partial(scores, share - drop), runs=20_000, hours=168, by_chance=0.01)
 

@@ -1,22 +1,24 @@
 """Each script runs as a whole or not at all.
 
 Whatever is in its way: a right that the Redis user has lost, a key that holds something else, a counter that cannot
-grow. With the cause removed each trace is judged once.
+grow, no memory. With the cause removed each trace is judged once. Redis looks at its memory when a script begins, and
+refuses at most the first write; after it all others pass.
 """
 
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 from redis import Redis
-from redis_faults import server_of
+from redis_faults import filled, server_of
+from support.stage_parts import make_judged, make_verdict
 
-from judges.core.model import ModelSettings
+from judges.core.model import CallTotals, ModelSettings
 from judges.core.verdict import Verdict
-from judges.registry import catalogue
+from judges.registry import catalogue, load_judges
 from tracejudge import LateFeedback, Trace
 from worker.base.accounting import read_account
 from worker.base.dead_letters.retry import group_letters, retry
@@ -24,17 +26,23 @@ from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup.verdict_filter import VerdictFilter
+from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.series import read_buckets, read_series
+from worker.base.monitor.sums import QualitySums
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import TraceHookContext, build_hooks, installed
 from worker.core.ingest.consumer import Planner
 from worker.core.queue import batch as batches
-from worker.core.queue.leases import LeasedPayload, Leases
-from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
+from worker.core.queue.leases import Lease, LeasedPayload, Leases
+from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger, OutboxEntry, read_outbox_entry
 from worker.core.selection.sampling import Rules, Sampler
 from worker.core.selection.stream_entry import read_entry
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import INGEST_GROUP, Keys
+from worker.core.telemetry.backlog import Caps, measure
+from worker.core.telemetry.health import Heartbeat
+from worker.core.telemetry.metrics import Metrics
 from worker.features.late_feedback.pending import PendingFeedback
 from worker.features.late_feedback.search import FeedbackChooser, FeedbackOnTrace, PublicationRef
 from worker.features.sessions.conversations import DueSession, SessionChooser, decode_session
@@ -62,6 +70,29 @@ COUNTED = (
 LARGEST = 2**63 - 1
 
 
+@pytest.fixture(scope="module", params=["7", pytest.param("6.2", marks=pytest.mark.slow("the other version of Redis"))])
+def server(request: pytest.FixtureRequest, redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
+    with server_of(request.param, redis_binaries) as server:
+        yield server
+
+
+def limited_user(admin: Redis) -> None:
+    """Empty Redis, and make a user who may lose rights."""
+    admin.flushall()
+    admin.execute_command("ACL", "SETUSER", "worker", "reset", "on", "nopass", "~*", "&*", "+@all")
+
+
+def as_user(server: EmbeddedRedis, keys: Keys) -> Store:
+    return Store(server.url.replace("redis://", "redis://worker:@"), keys)
+
+
+@contextlib.contextmanager
+def without_permission(admin: Redis, command: str) -> Iterator[None]:
+    admin.execute_command("ACL", "SETUSER", "worker", f"-{command}")
+    yield
+    admin.execute_command("ACL", "SETUSER", "worker", "+@all")
+
+
 def _planner(store: Store) -> Planner:
     rules = Rules(SETTINGS, Graders(SETTINGS, catalogue()))
     context = TraceHookContext(SETTINGS, None, Ledger(store, SETTINGS), rules)
@@ -74,10 +105,9 @@ class Scene:
 
     def __init__(self, server: EmbeddedRedis) -> None:
         self.admin = Redis.from_url(server.url)
-        self.admin.flushall()
-        self.admin.execute_command("ACL", "SETUSER", "worker", "reset", "on", "nopass", "~*", "&*", "+@all")
+        limited_user(self.admin)
         self.keys = Keys(SETTINGS.prefix)
-        self.store = Store(server.url.replace("redis://", "redis://worker:@"), self.keys)
+        self.store = as_user(server, self.keys)
         self.ledger = Ledger(self.store, SETTINGS)
         self.leases = Leases(self.store, tries_ttl_s=3600)
         self.held: list[LeasedPayload] = []
@@ -120,7 +150,6 @@ class Scene:
         return self.admin.hgetall(self.keys.account_all), fields
 
     # --- the steps ---
-
     def choose(self) -> None:
         plan = _planner(self.store).plan(read_entry(entry, 10**6) for entry in self.entries)
         self.store.run("choose", plan.keys, plan.arguments, plan.bodies)
@@ -133,12 +162,11 @@ class Scene:
         self.leases.put_back(self.held[3].lease, delay_s=60, tries={"evaluation": 1})
 
     def record(self) -> None:
-        first, second, *_ = self._evaluations(0)
-        both = [(verdict(each, trace), each.period) for trace, each in (first, second)]
+        both = [(verdict(item, each), each.period) for item, each in self._items(0)[:2]]
         self.ledger.record([FinalVerdict.encode(each, period, keep=True) for each, period in both])
 
     def add_dead_letter(self) -> None:
-        letters = [(self._letter(item), verdict(each, item.trace, "timeout")) for item, each in self._items(1)]
+        letters = [(self._letter(item), verdict(item, each, "timeout")) for item, each in self._items(1)]
         self.ledger.add_dead_letter(letters)
 
     def retry(self) -> None:
@@ -149,19 +177,19 @@ class Scene:
 
     def record_dead(self) -> None:
         """Record a verdict of an evaluation that became a dead letter."""
-        (trace, evaluation), *_ = self._evaluations(1)
-        self.ledger.record([FinalVerdict.encode(verdict(evaluation, trace), evaluation.period)])
+        (item, evaluation), *_ = self._items(1)
+        self.ledger.record([FinalVerdict.encode(verdict(item, evaluation), evaluation.period)])
 
     def remove(self) -> None:
-        _, (_, evaluation) = self._evaluations(1)
+        _, (_, evaluation) = self._items(1)
         self.ledger.remove([evaluation.id])
 
     def finish(self) -> None:
         self.leases.finish(self.held[0].lease.batch_id, MODEL)
 
     def forget(self) -> None:
-        (trace, _), *_ = self._evaluations(2)
-        Forgetting(self.store, SETTINGS, ForgetTarget(trace_id=trace.trace_id)).run()
+        (item, _), *_ = self._items(2)
+        Forgetting(self.store, SETTINGS, ForgetTarget(trace_id=item.trace.trace_id)).run()
 
     def pull(self) -> None:
         members = PendingFeedback(self.store, 60.0).read_all()
@@ -173,10 +201,8 @@ class Scene:
     def judge_session(self) -> None:
         """Choose the evaluation of the conversation of the third batch."""
         (session,) = self.store.call(lambda client: client.zrange(self.keys.sessions_due, 0, -1))
-        sessions = self.store.call(
-            lambda client: client.hgetall(SessionKeys(self.keys.prefix).session(session.decode()))
-        )
-        due = DueSession(session.decode(), decode_session(sessions))
+        key = SessionKeys(self.keys.prefix).session(session.decode())
+        due = DueSession(session.decode(), decode_session(self.store.call(lambda client: client.hgetall(key))))
         SessionChooser(SETTINGS, self.store, catalogue(), Graders(SETTINGS, catalogue())).choose([due])
 
     def acknowledge(self) -> None:
@@ -188,9 +214,6 @@ class Scene:
         batch = batches.decode_batch(self.held[place].payload)
         return [(item, evaluation) for item in batch.items for evaluation in item.evaluations]
 
-    def _evaluations(self, place: int) -> list[tuple[Trace, batches.Evaluation]]:
-        return [(item.trace, each) for item, each in self._items(place)]
-
     def _letter(self, item: batches.Item) -> DeadLetter:
         return DeadLetter(1, item.evaluations[0], "default", MODEL, "timeout", 2, time.time(), time.time(), item=item)
 
@@ -201,27 +224,10 @@ STEPS = (
 )
 
 
-def verdict(evaluation: batches.Evaluation, trace: Trace, reason: str | None = None) -> Verdict:
-    return Verdict(
-        evaluation_id=evaluation.id,
-        outcome="unscored" if reason else "abstained",
-        reason=reason,
-        metrics=("safety",),
-        trace_id=trace.trace_id,
-        service="shop",
-        judge=evaluation.judge,
-        judge_version=evaluation.version,
-        judge_model=MODEL,
-        started_at=1.0,
-        duration_s=1.0,
-    )
-
-
-@contextlib.contextmanager
-def without_permission(scene: Scene, command: str) -> Iterator[None]:
-    scene.admin.execute_command("ACL", "SETUSER", "worker", f"-{command}")
-    yield
-    scene.admin.execute_command("ACL", "SETUSER", "worker", "+@all")
+def verdict(item: batches.Item, evaluation: batches.Evaluation, reason: str | None = None) -> Verdict:
+    fields = {"evaluation_id": evaluation.id, "judge": evaluation.judge, "judge_version": evaluation.version}
+    outcome = "unscored" if reason else "abstained"
+    return make_verdict(trace_id=item.trace.trace_id, span_id=None, outcome=outcome, reason=reason, **fields)
 
 
 @contextlib.contextmanager
@@ -247,17 +253,11 @@ def causes(scene: Scene, snapshot: dict[bytes, bytes]) -> dict[str, contextlib.A
     names = {key.decode() for key in snapshot} | {*fixed, keys.account_now(), keys.feedback, keys.verdicts, keys.groups}
     counters = [(key, field) for key in (keys.account_all, keys.account_now()) for field in COUNTED]
     return {
-        **{f"the user may not run {command}": without_permission(scene, command) for command in COMMANDS},
+        **{f"the user may not run {command}": without_permission(scene.admin, command) for command in COMMANDS},
         **{f"{name} holds something else": wrong_type(scene, name) for name in sorted(names)},
         **{f"{field} of {key} is full": full_counter(scene, key, field) for key, field in counters},
         f"bytes of {MODEL} are full": full_counter(scene, keys.waiting, MODEL),
     }
-
-
-@pytest.fixture(scope="module", params=["7", pytest.param("6.2", marks=pytest.mark.slow("the other version of Redis"))])
-def server(request: pytest.FixtureRequest, redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
-    with server_of(request.param, redis_binaries) as server:
-        yield server
 
 
 @pytest.fixture
@@ -265,16 +265,9 @@ def scene(server: EmbeddedRedis) -> Iterator[Scene]:
     scene = Scene(server)
     scene.store.make_group(scene.keys.traces, INGEST_GROUP)
     scene.store.make_group(scene.keys.verdicts, "metrics")
-    now = time.time()
+    fields = {"service": "shop", "output": "It is.", "input": "Is it?", "ended_at": time.time()}
     for number in range(8):
-        trace = Trace(
-            trace_id=f"{number + 1:032x}",
-            service="shop",
-            output="It is.",
-            input="Is it?",
-            ended_at=now,
-            session_id="s1" if number in {4, 5} else None,
-        )
+        trace = Trace(trace_id=f"{number + 1:032x}", session_id="s1" if number in {4, 5} else None, **fields)
         scene.admin.xadd(scene.keys.traces, {"v": "1", "t": msgspec.json.encode(trace)})
     feedback = LateFeedback(trace_id=f"{8:032x}", score=-1.0)
     scene.admin.xadd(scene.keys.traces, {"v": "1", "f": msgspec.json.encode(feedback)})
@@ -334,3 +327,157 @@ def test_a_script_that_is_hindered_runs_as_a_whole_or_not_at_all(scene: Scene) -
     # The trace that was forgotten last had no verdict; every verdict exists once.
     verdicts = [fields[b"j"] for _, fields in scene.admin.xrange(scene.keys.verdicts) if b"j" in fields]
     assert len(set(verdicts)) == len(verdicts) == 3
+
+
+# --- the script of the monitor's sums ---
+@contextlib.contextmanager
+def no_hash(client: Redis, key: bytes) -> Iterator[None]:
+    client.rename(key, b"aside")
+    client.set(key, b"no hash")
+    yield
+    client.rename(b"aside", key)
+
+
+@contextlib.contextmanager
+def wrong_field(client: Redis, key: bytes | str, field: bytes, value: bytes) -> Iterator[None]:
+    before = client.hget(key, field)
+    assert before is not None
+    client.hset(key, field, value)
+    yield
+    client.hset(key, field, before)
+
+
+def dumps(client: Redis) -> dict[bytes, bytes]:
+    return {key: client.dump(key) for key in client.scan_iter()}
+
+
+def test_hindered_sums_of_the_monitor_change_nothing_and_lose_nothing(server: EmbeddedRedis) -> None:
+    keys, settings, at_s = Keys("hindered"), Settings(prefix="hindered"), 1_900_000_000
+    with Redis.from_url(server.url) as client, contextlib.closing(as_user(server, keys)) as store:
+        limited_user(client)
+        sums = QualitySums(settings, store, Metrics(settings), Rules(settings, Graders(settings, load_judges({}))))
+        sums.prepare()
+        payload = msgspec.json.encode(make_judged(session_id="conversation"))
+        for number in range(2):
+            client.xadd(keys.verdicts, {"v": 1, "j": payload}, id=f"{at_s * 1000}-{number}")
+        read = store.read_group(keys.verdicts, "monitor", "reader", count=10, block_ms=1)
+        first, second = (entry for each in read if isinstance(entry := read_outbox_entry(each), OutboxEntry))
+        sums.deliver([first])
+        series = MonitorKeys(keys.prefix).quality_series.encode()
+        hashes = [key for key in client.scan_iter(f"{keys.prefix}:quality:*") if key != series]
+        assert len(hashes) == 4, "sums of an hour, of five minutes, of ten seconds, of sessions"
+        commands = ("hset", "hmget", "hlen", "expire", "xack", "hincrby", "xpending", "xinfo")
+        hindrances = {
+            **{f"no right to {command}": without_permission(client, command) for command in commands},
+            **{f"{key!r} is no hash": no_hash(client, key) for key in hashes},
+            **{
+                f"{field!r} of {key!r} is {value!r}": wrong_field(client, key, field, value)
+                for key in hashes
+                for field in client.hkeys(key)
+                for value in (b"\xc1", b"\x92\x01\xa1a")
+            },
+            "the account is full": wrong_field(client, keys.account_all, b"exported:monitor", b"%d" % LARGEST),
+            "memory is full": filled(server),
+        }
+        for cause, hindered in hindrances.items():
+            with hindered:
+                before = dumps(client)
+                with pytest.raises(StoreError):
+                    sums.deliver([second])
+                assert dumps(client) == before, f"{cause}: changed"
+            assert client.xpending(keys.verdicts, "monitor")["pending"] == 1, f"{cause}: acknowledged"
+        sums.deliver([second])
+        (series_id,) = read_series(store)
+        ((bucket,),) = read_buckets(store, [series_id], at_s - 3600, at_s + 3600, fine=False)
+        assert (bucket.sums.total.judgements, bucket.sums.over_sessions.sessions) == (2, 1)
+
+
+# --- no memory: refused or run as a whole, depending on the order of its writes ---
+JUDGE = "judge"
+GROUP = "metrics"
+
+
+class Full(NamedTuple):
+    """A full Redis with a leased batch, a ready batch, and a verdict that an exporter has read."""
+
+    store: Store
+    client: Redis
+    leases: Leases
+    held: Lease
+    read: bytes
+
+    def run(self, script: str, *arguments: object) -> Any:
+        keys = self.store.keys
+        names = {
+            "keep": (keys.verdicts,),
+            "acknowledge": (keys.verdicts, keys.account_all, keys.groups),
+            "clock": (
+                *(keys.clock, keys.leases, keys.feedback, keys.sessions_due),
+                keys.traces,
+                keys.verdicts,
+                keys.sweeper,
+            ),
+        }
+        return self.store.run(script, names[script], arguments)
+
+
+@contextlib.contextmanager
+def full_redis(server: EmbeddedRedis) -> Iterator[Full]:
+    keys = Keys("full")
+    with Redis.from_url(server.url) as client, contextlib.closing(Store(server.url, keys)) as store:
+        client.flushdb()
+        leases = Leases(store, tries_ttl_s=3600)
+        for made_at_s in (1_700_000_000.0, 1_700_000_001.0):
+            batch_id = batches.fresh_id(JUDGE, made_at_s)
+            client.set(keys.batch(batch_id), "{}")
+            client.zadd(keys.ready(JUDGE), {batch_id: batches.made_at_ms(batch_id)})
+            client.zadd(keys.leases, {batch_id: 0})
+        (taken,) = leases.take(JUDGE, "ours", 1)
+        for number in range(1_000):
+            client.xadd(keys.traces, {"v": "1", "t": f"{number}"})
+        read = client.xadd(keys.verdicts, {"v": "1", "j": "{}"})
+        client.xgroup_create(keys.verdicts, GROUP, id="0")
+        client.xreadgroup(GROUP, "reader", {keys.verdicts: ">"})
+        with filled(server):
+            yield Full(store, client, leases, taken.lease, read)
+
+
+FINAL = FinalVerdict.encode(make_verdict(judge_model=JUDGE), "472222")
+DONE: dict[str, Callable[[Full], Any]] = {
+    "renew": lambda full: full.leases.renew([full.held]) == set(),
+    "put back": lambda full: full.leases.put_back(full.held),
+    "park": lambda full: full.leases.put_back(full.held, delay_s=60, tries={"evaluation": CallTotals(1)}),
+    "finish": lambda full: full.leases.finish(full.held.batch_id, JUDGE),
+    "measure": lambda full: measure(full.store, Caps(max_entries=100), groups=(GROUP,), report_cuts=True),
+    "acknowledge": lambda full: full.run("acknowledge", GROUP, full.read, full.read),
+    "keep": lambda full: full.run("keep", GROUP, "reader", full.read),
+    "clock": lambda full: full.run("clock", 15_000, 1_000),
+    "circuits": lambda full: Heartbeat(full.store, lambda: {JUDGE: None}).exchange_circuits(),
+    "presence": lambda full: Heartbeat(full.store).beat({"judge": True}),
+}
+REFUSED: dict[str, Callable[[Full], Any]] = {
+    "take": lambda full: full.leases.take(JUDGE, "ours", 1),
+    "sweep": lambda full: full.leases.sweep([JUDGE]),
+    "record": lambda full: Ledger(full.store, Settings()).record([FINAL]),
+    "open group": lambda full: full.store.make_group(full.store.keys.verdicts, "otel"),
+}
+
+
+def test_without_memory_scripts_that_protect_work_run_and_others_are_refused(server: EmbeddedRedis) -> None:
+    for name, call in DONE.items():
+        with full_redis(server) as full:
+            before, began_ms = dumps(full.client), time.time() * 1000
+            call(full)
+            assert dumps(full.client) != before, name
+            if name == "renew":
+                due_ms = full.client.zscore(full.store.keys.leases, full.held.batch_id)
+                assert due_ms is not None
+                assert due_ms > began_ms + 10_000, "its full length"
+            if name == "measure":
+                assert full.client.xlen(full.store.keys.traces) <= 200, "trimmed to the caps"
+    for name, call in REFUSED.items():
+        with full_redis(server) as full:
+            before = dumps(full.client)
+            with pytest.raises(StoreError, match="Redis is full"):
+                call(full)
+            assert dumps(full.client) == before, name

@@ -1,0 +1,59 @@
+"""Command lines with their exit code and all that they print, compared with a file of data/transcripts.
+
+UPDATE_GOLDEN=1 writes the files, for review. Times, ages and sizes of this machine are left out.
+"""
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from support.cli_parts import Run
+
+FOLDER = Path(__file__).parent / "data/transcripts"
+CHANGING = {
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00)?": "TIME",
+    r'("?(?:age_s|started_at|duration_s)"?: ?)[\d.e+-]+': r"\1N",
+    r'(published_ms": ?)\d+': r"\1N",
+    r"\d\.\d\d s and \d\.\d\d s of waiting": "some time",
+    r'(version"?:? ?"?)[0-9a-f]{8}([0-9a-f]{24})?\b': r"\1VERSION",
+    r'(replay"?:? ?"?)[0-9a-f]{8}\b': r"\1ID",
+    r"known are [0-9a-f, ]+": "known are IDS",
+    r"(?<=  )\d+[hms](?=  )": "AGE",
+    r"[ \t]+$": "",
+}
+
+
+def check_transcript(
+    run: Run, name: str, lines: Iterable[str | Callable[[], object]], *, secret: str | None = None, **names: Any
+) -> None:
+    """Run commands one after the other.
+
+    Args:
+        run: Runs one command.
+        name: The file of the transcript.
+        lines: The command lines, and what happens between them.
+        secret: A text that no command may print.
+        names: What these names stand for in the transcript, such as ids that differ in each run.
+    """
+    parts = []
+    for line in lines:
+        if callable(line):
+            line()
+            continue
+        ended = run(*shlex.split(line))
+        text = "".join((f"$ {line}\n", ended.out, *(f"! {each}\n" for each in ended.err.splitlines())))
+        assert secret is None or secret not in text, line
+        for label, value in names.items():
+            text = text.replace(str(value), label.upper())
+        for pattern, label in CHANGING.items():
+            text = re.sub(pattern, label, text, flags=re.MULTILINE)
+        parts.append(text + (f"= {ended.code}\n" if ended.code else ""))
+    transcript = "\n".join(parts)
+    file = FOLDER / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        FOLDER.mkdir(exist_ok=True, parents=True)
+        file.write_text(transcript, encoding="utf-8")
+    assert transcript == file.read_text(encoding="utf-8")

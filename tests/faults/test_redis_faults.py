@@ -1,0 +1,311 @@
+"""Redis is restarted, paused, full, trimmed or behind a bad network, and its clock jumps: nothing is lost silently."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from operator import ge
+from pathlib import Path
+
+import pytest
+from experiment import SCALE, Experiment, number, seconds
+from redis import Redis
+from redis_faults import HOUR_S, Clock, filled, frozen, on_redis, restarts
+from support.pipeline import Worker, make_traces
+from support.processes import wait_until
+from support.proxy import HOLDS, REFUSES, Behaviour, Proxy, cuts_replies, delays, resets_after
+
+import tracejudge
+from worker.base.accounting import Account
+from worker.core.storage.keys import INGEST_GROUP
+
+
+# --- restarts, pauses and the network ---
+@pytest.mark.slow("five restarts one after the other")
+def test_redis_is_restarted_under_load(experiment: Experiment) -> None:
+    traces, times, every_s = number(5_000, least=300), number(5, least=2), seconds(5, least=1.5)
+    experiment.start("a")
+    experiment.start("b")
+    with experiment.load(traces / (times * (every_s + 1.5)), traces):
+        restarts(experiment.redis, times, every_s=every_s, most_away_s=seconds(5, least=1))
+    experiment.assert_all_scored()
+
+
+@pytest.mark.slow("pauses one after the other")
+def test_redis_is_paused_under_load(experiment: Experiment) -> None:
+    traces, frozen_s = number(5_000, least=300), seconds(20, least=6)
+    experiment.start("a")
+    experiment.start("b")
+    with experiment.load(traces / (frozen_s + 4), traces):
+        experiment.wait_finished(traces // 10)
+        with frozen(experiment.redis):
+            time.sleep(frozen_s)
+    experiment.assert_all_scored()
+    calls = len(experiment.endpoint.calls)
+    assert calls <= experiment.evaluations + 2 * 2 * 128, "what was answered and not written may be asked again"
+
+
+NETWORK = {
+    "nobody listens": REFUSES,
+    "nothing goes through": HOLDS,
+    "all is late": delays(0.3),
+    "requests are reset half-way": resets_after(1500),
+    "half of each reply": cuts_replies(0.5),
+    "delivered, and not answered": cuts_replies(0.0),
+    "one reply in five is lost": cuts_replies(0.0, chance=0.2),
+}
+TOGETHER = {"one after the other": list(NETWORK.values())}
+EACH = TOGETHER if SCALE < 1 else TOGETHER | {name: [fault] for name, fault in NETWORK.items()}
+
+
+@pytest.mark.slow("seven faults one after the other")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("faults", EACH.values(), ids=EACH.keys())
+def test_the_network_between_redis_and_its_clients_fails(experiment: Experiment, faults: Sequence[Behaviour]) -> None:
+    """The fault affects services, a worker and its broker; another worker is not affected."""
+    traces, fault_s, pause_s = number(5_000, least=250), seconds(20, least=1.5), seconds(5, least=0.3)
+    with Proxy(experiment.redis.port) as proxy:
+        url = f"redis://127.0.0.1:{proxy.port}/0"
+        experiment.start("cut off", redis_url=url)
+        experiment.start("well")
+        with experiment.load(traces / (len(faults) * (fault_s + pause_s)), traces, redis_url=url):
+            for fault in faults:
+                time.sleep(pause_s)
+                with proxy.network(fault):
+                    time.sleep(fault_s)
+        experiment.assert_all_scored()
+
+
+# --- clocks that jump by an hour: that of Redis, which leases and ages use, and of a worker, which nothing uses ---
+TIMED = number(2_000, least=300)
+LOAD_S = seconds(30, least=2)
+
+
+@pytest.mark.slow("each death is recovered from after the lease of 15 s")
+def test_the_clock_of_redis_jumps_while_workers_are_killed(tmp_path: Path) -> None:
+    """Leases and claims of entries use the clock of Redis; nothing may wait for an hour."""
+    clock = Clock(tmp_path, "redis")
+    with ExitStack() as stack:
+        with clock.applied():
+            timed = stack.enter_context(Experiment(tmp_path))
+        timed.start("b")
+        for killed, step_s in (("a", HOUR_S), ("b", -HOUR_S)):
+            timed.start("a")
+            before = timed.evaluations
+            with timed.load(TIMED / LOAD_S, TIMED):
+                timed.wait_finished(before + TIMED // 5)
+                timed.kill(killed)
+                clock.move(step_s)
+            with Redis.from_url(timed.redis.url) as client:
+                assert abs(client.time()[0] - time.time() - step_s) < 60
+            timed.assert_all_scored()
+
+
+@pytest.mark.slow("steps of a clock under load")
+def test_the_clock_of_a_worker_jumps(experiment: Experiment, tmp_path: Path) -> None:
+    """Nothing is trimmed, given up or held longer because of the jump."""
+    clock = Clock(tmp_path, "worker")
+    with clock.applied():
+        experiment.start("stepping")
+    experiment.start("right")
+    for step_s in (HOUR_S, -HOUR_S):
+        with experiment.load(TIMED / LOAD_S, TIMED):
+            experiment.wait_finished(experiment.evaluations // 5)
+            clock.move(step_s)
+    experiment.assert_all_scored()
+    assert len(experiment.endpoint.calls) == experiment.evaluations
+    experiment.assert_each_counted()
+
+
+@contextlib.contextmanager
+def service(experiment: Experiment, **options: int) -> Iterator[None]:
+    """Publish as a service with a small buffer, or one that caps the stream."""
+    tracejudge.init(service="tests", redis_url=experiment.redis.url, prefix=experiment.pipeline.prefix, **options)
+    try:
+        yield
+        assert tracejudge.flush(60)
+    finally:
+        tracejudge.shutdown()
+
+
+def publish(experiment: Experiment, traces: int, **fields: object) -> None:
+    for trace in make_traces(traces, first=experiment.published, ended_at=time.time(), **fields):
+        tracejudge.publish(trace)
+    experiment.published += traces
+
+
+# --- the stream is trimmed while its reader is behind: trimmed entries are counted, and nothing else is missing ---
+STREAM = number(20_000, least=2_000)
+CAP = STREAM // 8
+
+
+def publish_capped(experiment: Experiment, traces: int) -> None:
+    with service(experiment, max_stream=CAP, max_items=50_000):
+        publish(experiment, traces)
+
+
+def check_page(experiment: Experiment, cut_off: int, *, publications: int) -> None:
+    """Check that the metrics show the same loss.
+
+    They count cut reports of producers as well, of which each sends two at most. Redis 6.2 does not count what was
+    added: there they lack what a producer trimmed of which no entry was left to be read. The accounting includes it.
+    """
+    (worker,) = experiment.workers.values()
+    at_most = cut_off + 2 * publications
+    at_least = 1 if experiment.redis.version.startswith("6.") else cut_off
+
+    def is_shown() -> bool:
+        return at_least <= worker.scrape().value("tracejudge_cut_off_total") <= at_most
+
+    wait_until(is_shown, what=f"{cut_off} to be on the page")
+
+
+@pytest.mark.slow("a stream has to overflow")
+@on_redis("6.2")
+def test_the_stream_is_trimmed_while_a_worker_is_behind(experiment: Experiment) -> None:
+    experiment.start(max_stream=2 * CAP)
+    publish_capped(experiment, CAP // 2)
+    experiment.wait_finished(experiment.evaluations)
+    experiment.pause()
+    publish_capped(experiment, 1)
+    # It may have been the reply that the paused worker waits for; it sends no other request.
+    publish_capped(experiment, CAP // 2)
+    stream = experiment.pipeline.keys.traces
+    with Redis.from_url(experiment.redis.url) as client:
+        assert client.xreadgroup(INGEST_GROUP, "dead", {stream: ">"}, count=150), "one reads, and is killed"
+        publish_capped(experiment, STREAM - experiment.published)
+        assert client.xlen(stream) < STREAM // 2
+    assert experiment.pipeline.account().lost == 0
+    experiment.resume()
+    account = experiment.assert_accounting()
+    assert (account.published, account.dropped, account.invalid) == (STREAM, 0, 0)
+    assert account.cut_off > STREAM // 2
+    assert account.cut_off + account.sampled == STREAM
+    assert account.scored == account.chosen == account.sampled * len(experiment.judges)
+    check_page(experiment, account.cut_off, publications=4)
+
+
+@on_redis("6.2", pytest.param("7", marks=pytest.mark.slow("the other version of Redis")))
+def test_the_stream_is_trimmed_repeatedly_under_load(experiment: Experiment) -> None:
+    """The worker is stopped and resumed; each time some unread entries are cut off."""
+    experiment.start(max_stream=2 * CAP)
+    rounds = number(10, least=3)
+    for _ in range(rounds):
+        publish_capped(experiment, STREAM // (3 * rounds))
+        experiment.pause()
+        publish_capped(experiment, 1)  # the last that it may be given
+        publish_capped(experiment, STREAM * 2 // (3 * rounds))
+        experiment.resume()
+    publish_capped(experiment, 1)
+    account = experiment.assert_accounting()
+    assert account.published == experiment.published
+    assert account.cut_off > 0
+    assert account.cut_off + account.sampled == experiment.published
+    check_page(experiment, account.cut_off, publications=3 * rounds + 1)
+
+
+# --- full, and evicting nothing: workers wait without spinning, no write is partial, and work resumes later ---
+TRACES = number(5_000, least=500)
+FULL_S = seconds(60, least=3)
+BUFFER = TRACES // 2
+MAX_CPU_SHARE = 0.5
+MAX_LINES_PER_S = 20
+
+
+def cpu_s(worker: Worker) -> float:
+    fields = Path(f"/proc/{worker.program.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def low_load(worker: Worker) -> Iterator[None]:
+    """Check that a worker keeps running inside the block, with little CPU time and few log lines."""
+    began, cpu, lines = time.monotonic(), cpu_s(worker), worker.program.stderr.count("\n")
+    yield
+    lasted = time.monotonic() - began
+    assert worker.program.running, worker.program.output
+    assert cpu_s(worker) - cpu < MAX_CPU_SHARE * lasted
+    assert worker.program.stderr.count("\n") - lines < MAX_LINES_PER_S * lasted
+
+
+def stored_amounts(experiment: Experiment, client: Redis) -> list[int]:
+    """Count what uses memory: traces, verdicts, batches, evaluations."""
+    keys = experiment.pipeline.keys
+    patterns = (keys.batch("*"), f"{keys.evaluations}:*")
+    streams = [client.xlen(keys.traces), client.xlen(keys.verdicts)]
+    return [*streams, *(sum(1 for _ in client.scan_iter(pattern, count=5_000)) for pattern in patterns)]
+
+
+@pytest.mark.slow("fills and empties Redis with workers of all roles")
+@on_redis("6.2")
+def test_redis_is_full_under_load(experiment: Experiment) -> None:
+    account = fill_under_load(experiment)
+    assert account.dropped >= TRACES - BUFFER
+
+
+@pytest.mark.slow("full and empty over and over")
+@on_redis("7")
+def test_redis_is_full_intermittently(experiment: Experiment) -> None:
+    fill_under_load(experiment, room_bytes=100_000)
+
+
+def fill_under_load(experiment: Experiment, room_bytes: int | None = None) -> Account:
+    worker = experiment.start()
+    with service(experiment, max_items=BUFFER):
+        publish(experiment, TRACES // 4)
+        experiment.wait_finished(20)
+        with filled(experiment.redis, room_bytes=room_bytes) as client:
+            time.sleep(1)
+            publish(experiment, TRACES)
+            with low_load(worker):
+                before = stored_amounts(experiment, client)
+                time.sleep(FULL_S)
+                if room_bytes is None:
+                    # A batch that was finished just before Redis became full may still be removed.
+                    assert all(map(ge, before, stored_amounts(experiment, client)))
+        wait_until(lambda: experiment.pipeline.account().unread == 0, what="it to go on")
+        publish(experiment, TRACES // 4)
+    account = experiment.assert_accounting()
+    assert account.published == experiment.published
+    assert account.reasons == ({"dropped:buffer_full": account.dropped} if account.dropped else {})
+    assert account.sampled == account.published - account.dropped
+    assert account.scored == account.chosen == account.sampled * len(experiment.judges)
+    assert len(experiment.endpoint.calls) <= account.chosen + 128, "nothing is begun whose verdict cannot be written"
+    return account
+
+
+@pytest.mark.slow("a start that waits")
+@on_redis("7")
+def test_a_worker_that_starts_on_a_full_redis_waits_for_memory(experiment: Experiment) -> None:
+    experiment.publish(TRACES // 5)
+    with filled(experiment.redis):
+        worker = experiment.start(wait=False)
+        wait_until(worker.is_up, what="its metrics page")
+        time.sleep(2)
+        with low_load(worker):
+            time.sleep(FULL_S)
+        assert experiment.pipeline.counter("chosen") == 0
+    # The worker creates its groups of the outbox only now.
+    wait_until(lambda: experiment.otlp.spans, what="the exporters to begin")
+    experiment.assert_all_scored()
+
+
+@pytest.mark.slow("fills Redis")
+@on_redis("7")
+def test_a_full_redis_is_trimmed_to_the_caps(experiment: Experiment) -> None:
+    """Entries that were read stay in the stream for replay; trimming to the cap frees memory."""
+    experiment.start()
+    with service(experiment, max_items=TRACES):
+        # Some kB each: trimming must free more than connections take.
+        publish(experiment, TRACES, words=400)
+    experiment.wait_finished(experiment.evaluations)
+    experiment.terminate()
+    with filled(experiment.redis, room_bytes=0) as client:
+        experiment.start(max_stream=TRACES // 5)
+        wait_until(lambda: client.xlen(experiment.pipeline.keys.traces) < TRACES // 2, what="the stream to be trimmed")
+        memory = client.info("memory")
+        assert memory["used_memory"] < memory["maxmemory"]
+        experiment.publish(10)
+        experiment.wait_finished(experiment.evaluations)
+    experiment.assert_all_scored()
