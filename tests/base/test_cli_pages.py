@@ -21,5 +21,16 @@ def test_an_unknown_topic_suggests_one(served: Run) -> None:
     assert "Did you mean 'TraceJudgeBudgetExhausted'?" in ended.err
 
 
-def test_a_word_of_a_heading_leads_to_its_page(served: Run) -> None:
-    assert "in a heading: gateway." in served("help", "serverless").err
+def test_words_print_the_rows_sections_or_paragraphs_that_have_them(served: Run) -> None:
+    for words, place, said in (
+        ("serverless", "gateway, Serverless: AWS Lambda, Cloud Run", "before the handler returns"),
+        ("invalid_answer", "reference/errors, Why an evaluation has no score", "The answer cannot be parsed"),
+        ("rate_limited", "reference/errors, Why an evaluation has no score", "The endpoint limits requests (429)"),
+        ("TJ107", "reference/lint, Findings of `tracejudge lint`", "`unknown-variable`"),
+        ("413", "gateway, Replies", "413 fewer items at once"),
+        ("disk full", "troubleshooting, Messages of commands", "MISCONF"),
+    ):
+        ended = served("help", *words.split())
+        part = ended.out.partition(f"{place}\n")[2].partition("\n\n")[0]
+        assert (ended.code, said in part) == (0, True), (words, ended)
+    assert served("help", "no such words").code == 2

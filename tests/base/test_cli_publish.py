@@ -34,6 +34,21 @@ def test_the_traces_of_a_file_are_published(served: Run, redis: Redis, prefix: s
     assert stored(redis, prefix)[0] == traces[0]
 
 
+def test_a_json_array_and_csv_are_published(served: Run, redis: Redis, prefix: str) -> None:
+    Path("t.json").write_text(json.dumps([labelled(None, output="an item", input="q")]), encoding="utf-8")
+    Path("t.csv").write_text(
+        'trace_id,service,output,context,ended_at\nc1,shop,"a row, quoted","[""Tea.""]",2026-01-02T10:00:00Z\n', "utf-8"
+    )
+    Path("no.csv").write_text("trace_id,label\nc1,yes\n", encoding="utf-8")
+    assert [served("publish", file).code for file in ("t.json", "t.csv")] == [0, 0]
+    assert [trace["output"] for trace in stored(redis, prefix)] == ["an item", "a row, quoted"]
+    assert stored(redis, prefix)[1]["context"] == ["Tea."]
+    assert (
+        "line 1: has the columns 'trace_id', 'label'; one of the columns must be output"
+        in served("publish", "no.csv").err
+    )
+
+
 def test_unknown_fields_are_published_with_a_warning(served: Run, redis: Redis, prefix: str) -> None:
     line = labelled(None, output="a", contxt=["c"])
     ended = served("publish", write_lines("t.jsonl", [line, line]))

@@ -19,14 +19,17 @@ from redis.connection import AbstractConnection
 from redis.retry import Retry
 from support.cases import each_case
 from support.otlp import Accept, OtlpReceiver
+from support.processes import wait_until
 from support.redis_kinds import TunedRedis
 
 import tracejudge
 from judges.core.model import ModelSettings
-from tracejudge.delivery.buffer import Batch
+from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.transport import RedisStream
+from tracejudge.log import DeliveryError
 from tracejudge.redis_url import mask_url
 from worker.base.delivery.receiver_client import Destination, ReceiverClient, Request
+from worker.base.doctor.redis_server import reach
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.core.config.checks import addresses
 from worker.core.config.loading import load
@@ -203,6 +206,23 @@ def test_a_wrong_password_is_told_without_it(guarded: EmbeddedRedis) -> None:
     with pytest.raises(StoreError, match=r"^Redis refuses the user or the password$"):
         store.call(lambda client: client.ping())
     store.close()
+
+
+def test_a_full_disk_of_redis_is_named_by_store_sdk_and_doctor(redis_binaries: tuple[ServerBinary, ...]) -> None:
+    with TunedRedis(redis_binaries[0], "--save", "3600 1") as server, Redis(port=server.port) as admin:
+        (server.folder / "dump.rdb" / "in the way").mkdir(parents=True)
+        admin.set("x", "1")
+        admin.bgsave()
+        wait_until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err")
+        with closing(Store(server.url, Keys())) as store, pytest.raises(StoreError, match="cannot write to its disk"):
+            store.open()
+        batch = Batch(1, (Entry(Kind.TRACE, b"{}", 0),), 1, 2, 0, 0)
+        stream = RedisStream(producer_settings(Settings(redis_url=server.url), "s"), "p")
+        with pytest.raises(DeliveryError, match="cannot write to its disk"):
+            stream.append(batch, meanwhile=lambda: None)
+        finding = reach("redis", server.url)
+        assert "cannot write to its disk" in finding.what
+        assert finding.fix.startswith("free the disk")
 
 
 def test_a_socket_serves_too(redis_binaries: tuple[ServerBinary, ...], tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class ExtensibleTable(Struct, frozen=True, kw_only=True):
 
 
 class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which traces a rule matches; an absent key matches everything.
+    """Which traces a rule matches; an absent key matches everything. No rule selects by tag, user or session.
 
     Attributes:
         service: Pattern of the publishing service, with `*`, `?` and `[...]`.
