@@ -215,7 +215,7 @@ def test_a_full_disk_of_redis_is_named_by_store_sdk_and_doctor(redis_binaries: t
         admin.bgsave()
         wait_until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err")
         with closing(Store(server.url, Keys())) as store, pytest.raises(StoreError, match="cannot write to its disk"):
-            store.open()
+            store.make_group("stream", "group")
         batch = Batch(1, (Entry(Kind.TRACE, b"{}", 0),), 1, 2, 0, 0)
         stream = RedisStream(producer_settings(Settings(redis_url=server.url), "s"), "p")
         with pytest.raises(DeliveryError, match="cannot write to its disk"):
