@@ -5,7 +5,6 @@ copied to `repository/` on the site, Markdown as a page, a folder as a page that
 page and heading that took the place of an old one.
 """
 
-import json
 import posixpath
 import re
 import tomllib
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
@@ -24,6 +24,8 @@ _LINK: Final = re.compile(r"(\]\()(?!https?://|#|mailto:)([^)#\s]+)([^)]*\))")
 _FENCE: Final = re.compile(r"^( *)(```+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _ITEM: Final = re.compile(r"(?:[-*]|\d+\.) (?! )")
 _COPIES: Final = "repository"
+# Pages that alerts and other pages lead to: the search shows guides first.
+_LATER: Final = ("runbooks/", "reference/", "spine", "statistics", "changing", "glossary")
 _MOVED: Final = (
     '<!doctype html><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">This page has moved.</a>\n'
 )
@@ -68,8 +70,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Replace diagrams by their pictures, and links by those of the site."""
     place = page.file.src_uri
     folder = _folder(_sources[place])
-    if place.startswith((f"{_COPIES}/", "reference/measured/")):
+    if place.startswith((f"{_COPIES}/", "reference/measured/")) and not place.endswith("capacity.md"):
         page.meta["search"] = {"exclude": True}
+    elif place.startswith(_LATER):
+        page.meta["search"] = {"boost": 0.3}
 
     def relinked(found: re.Match[str]) -> str:
         linked = _place(posixpath.normpath(posixpath.join(folder, found[2])))
@@ -87,15 +91,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Write a page that leads on at each old address, and for each question, which the search finds as it is asked."""
-    index = Path(config.site_dir, "search", "search_index.json")
-    found = json.loads(index.read_text(encoding="utf-8"))
-    leading = moved()
-    for number, row in enumerate(json.loads((_ROOT / "docs" / "questions.json").read_text(encoding="utf-8"))):
-        leading[f"questions/{number}.md"] = f"{row['page']}#{anchor(row['heading'])}"
-        found["docs"].append({"location": f"questions/{number}.html", "title": row["question"], "text": row["heading"]})
-    index.write_text(json.dumps(found), encoding="utf-8")
-    for old, new in leading.items():
+    """Write a page that leads on at each old address, and let the search accept whole questions."""
+    (worker,) = Path(config.site_dir, "assets/javascripts/workers").glob("search.*.js")
+    script = worker.read_text(encoding="utf-8")
+    # The index has no stop words, and the search completes each word: `my` would find `mypy`, `a` most of the titles.
+    stop_words = "|".join(re.findall(r"\w+", script.partition("generateStopWordFilter([")[2].partition("]")[0]))
+    ignored = rf"/(?<!\S)(?:{stop_words})(?![^\s?,;:.])|'s(?!\w)|[?,;:.]+(?!\S)/gi"
+    before, split, after = script.partition('.trim().split(/"([^"]+)"/g)')
+    if not (stop_words and split):
+        raise PluginError("the search of Material for MkDocs has changed: adapt docs/site_pages.py")
+    worker.write_text(f'{before}.replace({ignored}," "){split}{after}', encoding="utf-8")
+    for old, new in moved().items():
         path = Path(config.site_dir, old).with_suffix(".html")
         path.parent.mkdir(parents=True, exist_ok=True)
         place = posixpath.relpath(new.replace(".md", ".html"), posixpath.dirname(old))
