@@ -5,6 +5,7 @@ copied to `repository/` on the site, Markdown as a page, a folder as a page that
 page and heading that took the place of an old one.
 """
 
+import json
 import posixpath
 import re
 import tomllib
@@ -70,7 +71,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Replace diagrams by their pictures, and links by those of the site."""
     place = page.file.src_uri
     folder = _folder(_sources[place])
-    if place.startswith((f"{_COPIES}/", "reference/measured/")) and not place.endswith("capacity.md"):
+    if place.startswith((f"{_COPIES}/", "reference/measured/")):
         page.meta["search"] = {"exclude": True}
     elif place.startswith(_LATER):
         page.meta["search"] = {"boost": 0.3}
@@ -92,20 +93,32 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_post_build(config: MkDocsConfig) -> None:
     """Write a page that leads on at each old address, and let the search accept whole questions."""
-    (worker,) = Path(config.site_dir, "assets/javascripts/workers").glob("search.*.js")
-    script = worker.read_text(encoding="utf-8")
-    # The index has no stop words, and the search completes each word: `my` would find `mypy`, `a` most of the titles.
-    stop_words = "|".join(re.findall(r"\w+", script.partition("generateStopWordFilter([")[2].partition("]")[0]))
-    ignored = rf"/(?<!\S)(?:{stop_words})(?![^\s?,;:.])|'s(?!\w)|[?,;:.]+(?!\S)/gi"
-    before, split, after = script.partition('.trim().split(/"([^"]+)"/g)')
-    if not (stop_words and split):
-        raise PluginError("the search of Material for MkDocs has changed: adapt docs/site_pages.py")
-    worker.write_text(f'{before}.replace({ignored}," "){split}{after}', encoding="utf-8")
+    _accept_questions(Path(config.site_dir))
     for old, new in moved().items():
         path = Path(config.site_dir, old).with_suffix(".html")
         path.parent.mkdir(parents=True, exist_ok=True)
         place = posixpath.relpath(new.replace(".md", ".html"), posixpath.dirname(old))
         path.write_text(_MOVED.format(place), encoding="utf-8")
+
+
+def _accept_questions(site: Path) -> None:
+    """Leave out the words that the index leaves out, find whole words too, and let text count beside headings."""
+    (worker,) = site.joinpath("assets/javascripts/workers").glob("search.*.js")
+    script, index = worker.read_text(encoding="utf-8"), site / "search/search_index.json"
+    # The search completes each word: `my` would find `mypy`, and `a` most of the titles.
+    stop_words = "|".join(re.findall(r"\w+", script.partition("generateStopWordFilter([")[2].partition("]")[0]))
+    ignored = rf"/(?<!\S)(?:{stop_words})(?![^\s?,;:.])|'s(?!\w)|[?,;:.]+(?!\S)/gi"
+    for old, new in (
+        ('.trim().split(/"([^"]+)"/g)', f'.replace({ignored}," ").trim().split(/"([^"]+)"/g)'),
+        ("?r:`${r}*`)", "?r:`${r} ${r}*`)"),
+    ):
+        if not stop_words or script.count(old) != 1:
+            raise PluginError("the search of Material for MkDocs has changed: adapt docs/site_pages.py")
+        script = script.replace(old, new)
+    worker.write_text(script, encoding="utf-8")
+    content = json.loads(index.read_text(encoding="utf-8"))
+    content["config"]["fields"]["title"]["boost"] = 5.0
+    index.write_text(json.dumps(content), encoding="utf-8")
 
 
 def anchor(heading: str) -> str:
