@@ -33,4 +33,4 @@ def test_words_print_the_rows_sections_or_paragraphs_that_have_them(served: Run)
         ended = served("help", *words.split())
         part = ended.out.partition(f"{place}\n")[2].partition("\n\n")[0]
         assert (ended.code, said in part) == (0, True), (words, ended)
-    assert served("help", "no such words").code == 2
+    assert served("help", "quxbaz").code == 2
