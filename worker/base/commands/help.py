@@ -52,7 +52,7 @@ def _find(words: str) -> str:
     """Return the parts that have all words: rows of tables that begin with them, else sections, else paragraphs."""
     tests = [re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE) for word in words.split()]
     rows, sections, parts = dict[str, str](), dict[str, str](), dict[str, str]()
-    for name in (name for name in TOPICS if tests and not name.startswith("TraceJudge")):
+    for name in (name for name in TOPICS if tests and not name.startswith(("TraceJudge", "reference/measured"))):
         for section in re.split(r"^(?=##+ )", TOPICS[name], flags=re.MULTILINE):
             title, _, body = section.partition("\n")
             place = f"{name}, {title.lstrip('# ')}"

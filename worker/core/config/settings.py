@@ -67,8 +67,9 @@ class ExtensibleTable(Struct, frozen=True, kw_only=True):
 
 
 class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which traces a rule matches; an absent key matches everything. A rule does not select by tag, user
-    or session: give such traffic a `name`, a `service` or an `environment` of its own.
+    """Which traces a rule matches; an absent key matches everything.
+
+    A rule does not select by tag, user or session: give such traffic a `name` or a `service` of its own.
 
     Attributes:
         service: Pattern of the publishing service, with `*`, `?` and `[...]`.
