@@ -69,12 +69,10 @@ class ExtensibleTable(Struct, frozen=True, kw_only=True):
 class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which traces a rule matches; an absent key matches everything.
 
-    A rule does not select by tag, user or session: give such traffic a `name` or a `service` of its own.
-
     Attributes:
         service: Pattern of the publishing service, with `*`, `?` and `[...]`.
         environment: Pattern of the deployment.
-        name: Pattern of the operation.
+        name: Pattern of the operation. No key selects by tag, user or session: give such traffic a name of its own.
         release: Pattern of the service's version.
         model: Pattern of the model that answered.
         has: Fields that must hold something, as `["context"]`. Retrieval spans, and results of the rule's
