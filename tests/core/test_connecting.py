@@ -216,13 +216,10 @@ def test_a_full_disk_of_redis_is_named_by_store_sdk_and_doctor(redis_binaries: t
         wait_until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err")
         with closing(Store(server.url, Keys())) as store, pytest.raises(StoreError, match="cannot write to its disk"):
             store.make_group("stream", "group")
-        batch = Batch(1, (Entry(Kind.TRACE, b"{}", 0),), 1, 2, 0, 0)
         stream = RedisStream(producer_settings(Settings(redis_url=server.url), "s"), "p")
         with pytest.raises(DeliveryError, match="cannot write to its disk"):
-            stream.append(batch, meanwhile=lambda: None)
-        finding = reach("redis", server.url)
-        assert "cannot write to its disk" in finding.what
-        assert finding.fix.startswith("free the disk")
+            stream.append(Batch(1, (Entry(Kind.TRACE, b"{}", 0),), 1, 2, 0, 0), meanwhile=lambda: None)
+        assert "cannot write to its disk" in reach("redis", server.url).what
 
 
 def test_a_socket_serves_too(redis_binaries: tuple[ServerBinary, ...], tmp_path: Path) -> None:

@@ -64,5 +64,4 @@ def test_the_notebook_prints_what_it_shows() -> None:
 
 
 def texts(cell: Any) -> str:
-    # A slow machine divides what a cell prints.
     return "".join(output.get("text", str(output.get("data"))) for output in cell.outputs)

@@ -70,7 +70,7 @@ def test_the_search_finds_the_page_for_the_words_of_a_question(site: str) -> Non
         for row, pages in zip(QUESTIONS, found, strict=True)
         if row["page"].replace(".md", ".html") not in pages
     ]
-    assert len(missed) <= len(QUESTIONS) / 10, "\n".join(missed)
+    assert len(missed) <= len({row["question"] for row in QUESTIONS}) / 10 >= 6, "\n".join(missed)
 
 
 def test_old_addresses_lead_on(site: str) -> None:
