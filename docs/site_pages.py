@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
@@ -24,6 +25,8 @@ _LINK: Final = re.compile(r"(\]\()(?!https?://|#|mailto:)([^)#\s]+)([^)]*\))")
 _FENCE: Final = re.compile(r"^( *)(```+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _ITEM: Final = re.compile(r"(?:[-*]|\d+\.) (?! )")
 _COPIES: Final = "repository"
+# Pages that alerts and other pages lead to: the search shows guides first.
+_LATER: Final = ("runbooks/", "reference/", "spine", "statistics", "changing", "glossary")
 _MOVED: Final = (
     '<!doctype html><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">This page has moved.</a>\n'
 )
@@ -70,6 +73,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     folder = _folder(_sources[place])
     if place.startswith((f"{_COPIES}/", "reference/measured/")):
         page.meta["search"] = {"exclude": True}
+    elif place.startswith(_LATER):
+        page.meta["search"] = {"boost": 0.3}
 
     def relinked(found: re.Match[str]) -> str:
         linked = _place(posixpath.normpath(posixpath.join(folder, found[2])))
@@ -87,19 +92,33 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Write a page that leads on at each old address, and for each question, which the search finds as it is asked."""
-    index = Path(config.site_dir, "search", "search_index.json")
-    found = json.loads(index.read_text(encoding="utf-8"))
-    leading = moved()
-    for number, row in enumerate(json.loads((_ROOT / "docs" / "questions.json").read_text(encoding="utf-8"))):
-        leading[f"questions/{number}.md"] = f"{row['page']}#{anchor(row['heading'])}"
-        found["docs"].append({"location": f"questions/{number}.html", "title": row["question"], "text": row["heading"]})
-    index.write_text(json.dumps(found), encoding="utf-8")
-    for old, new in leading.items():
+    """Write a page that leads on at each old address, and let the search accept whole questions."""
+    _accept_questions(Path(config.site_dir))
+    for old, new in moved().items():
         path = Path(config.site_dir, old).with_suffix(".html")
         path.parent.mkdir(parents=True, exist_ok=True)
         place = posixpath.relpath(new.replace(".md", ".html"), posixpath.dirname(old))
         path.write_text(_MOVED.format(place), encoding="utf-8")
+
+
+def _accept_questions(site: Path) -> None:
+    """Leave out the words that the index leaves out, find whole words too, and let text count beside headings."""
+    (worker,) = site.joinpath("assets/javascripts/workers").glob("search.*.js")
+    script, index = worker.read_text(encoding="utf-8"), site / "search/search_index.json"
+    # The search completes each word: `my` would find `mypy`, and `a` most of the titles.
+    stop_words = "|".join(re.findall(r"\w+", script.partition("generateStopWordFilter([")[2].partition("]")[0]))
+    ignored = rf"/(?<!\S)(?:{stop_words})(?![^\s?,;:.])|'s(?!\w)|[?,;:.]+(?!\S)/gi"
+    for old, new in (
+        ('.trim().split(/"([^"]+)"/g)', f'.replace({ignored}," ").trim().split(/"([^"]+)"/g)'),
+        ("?r:`${r}*`)", "?r:`${r} ${r}*`)"),
+    ):
+        if not stop_words or script.count(old) != 1:
+            raise PluginError("the search of Material for MkDocs has changed: adapt docs/site_pages.py")
+        script = script.replace(old, new)
+    worker.write_text(script, encoding="utf-8")
+    content = json.loads(index.read_text(encoding="utf-8"))
+    content["config"]["fields"]["title"]["boost"] = 5.0
+    index.write_text(json.dumps(content), encoding="utf-8")
 
 
 def anchor(heading: str) -> str:

@@ -88,7 +88,8 @@ def traces_page() -> str:
         parts.append(f"## {title}\n\n{_doc(struct)}\n\n| field | type | meaning |\n| --- | --- | --- |")
         for field in kinds.type_info(struct).fields:  # type: ignore[attr-defined]
             required = " (required)" if field.required else ""
-            meaning = TEXTS["trace_fields"][field.encode_name]
+            texts, name = TEXTS["trace_fields"], field.encode_name
+            meaning = texts.get(f"{struct.__name__}.{name}") or texts[name]
             parts.append(f"| `{field.encode_name}`{required} | {_kind(field.type)} | {meaning} |")
         parts.append("")
     return "\n".join(parts)

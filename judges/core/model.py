@@ -127,9 +127,11 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         api_key_file: File that holds only the key, such as a mounted secret, read at start; instead of `api_key_env`.
         allow_link_local: Allow a link-local, metadata or unspecified address, which is otherwise refused.
         max_in_flight: Maximum number of concurrent calls.
-        max_input_tokens: Maximum size of a request; longer traces are truncated.
+        max_input_tokens: Maximum size of a request. Of a longer trace the oldest messages are left out; one whose
+            documents would be left out is unscored, `input_too_long`, unless the judge has `score_cut`.
         price: Price per million tokens; without it verdicts have no cost. `cached_input` is for input tokens which
-            the endpoint read from its cache; without it they cost as much as others.
+            the endpoint read from its cache; without it they cost as much as others. With it, tokens written to the
+            cache cost 1.25 times `input`.
         label: Name of the judge model if two endpoints serve the same `model`.
         timeout_s: Time limit of one call.
         script: File with the steps of a `scripted` model, one JSON object per line.

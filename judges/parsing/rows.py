@@ -78,7 +78,7 @@ def text_lines(source: BinaryIO, max_chars: int = -1) -> Iterator[str]:
             text.detach()
 
 
-def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
+def csv_rows(lines: Iterable[str], *, needs_output: bool = True) -> Iterator[Row]:
     """Read the rows of a CSV file with a heading; empty cells are absent. What is no CSV is an error in its place."""
     csv.field_size_limit(_MAX_CELL_CHARS)
     reader = csv.DictReader(lines)
@@ -93,7 +93,7 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
         if repeated:
             yield Row(reader.line_num, {}, f"has the column {repeated[0]!r} more than once")
             return
-        if not any(name == "sample" or field_of(name) in {"output", "messages"} for name in names):
+        if needs_output and not any(name == "sample" or field_of(name) in {"output", "messages"} for name in names):
             columns = ", ".join(map(repr, names[:20]))  # Number of columns that an error names.
             expected = "one of the columns must be output, outputs, response, answer or another name of it"
             yield Row(reader.line_num, {}, f"has the columns {columns}; {expected}, and commas must separate columns")

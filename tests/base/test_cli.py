@@ -97,7 +97,13 @@ def test_help_prints_pages_and_runbooks_without_links_and_suggests_topics(served
     assert "TraceJudgeBudgetOverspent" not in runbook
     ended = served("help", "TraceJudgeBudgetExausted")
     assert (ended.code, "Did you mean 'TraceJudgeBudgetExhausted'?" in ended.err) == (2, True)
-    assert "in a heading: gateway." in served("help", "serverless").err
+
+
+def test_words_print_the_rows_sections_or_paragraphs_that_have_them(served: Run) -> None:
+    for words_given, place, said in CASES["words of help"]:
+        ended = served("help", *words_given.split())
+        part = ended.out.partition(f"{place}\n")[2].partition("\n\n")[0]
+        assert (ended.code, said in part) == (0, True), (words_given, ended)
 
 
 # --- wrong usage; configuration and Redis that do not serve ---

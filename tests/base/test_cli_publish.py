@@ -140,3 +140,15 @@ def test_the_account_is_a_document_or_a_table_of_every_name_and_reason(served: R
         ],
         samples=SAMPLES,
     )
+
+
+def test_a_json_array_and_csv_are_published(served: Run, redis: Redis, prefix: str) -> None:
+    Path("t.json").write_text(json.dumps([labelled(None, output="an item", input="q")]), encoding="utf-8")
+    Path("t.csv").write_text(
+        'trace_id,service,output,context,ended_at\nc1,shop,"a row, quoted","[""Tea.""]",2026-01-02T10:00:00Z\n', "utf-8"
+    )
+    Path("no.csv").write_text("trace_id,label\nc1,yes\n", encoding="utf-8")
+    assert [served("publish", file).code for file in ("t.json", "t.csv")] == [0, 0]
+    published = [(trace["output"], trace.get("context")) for trace in stored(redis, prefix)]
+    assert published == [("an item", None), ("a row, quoted", ["Tea."])]
+    assert "line 1: has the columns 'trace_id', 'label'; one" in served("publish", "no.csv").err

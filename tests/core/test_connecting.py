@@ -25,10 +25,12 @@ from support.tables import read_table
 
 import tracejudge
 from judges.core.model import ModelSettings
-from tracejudge.delivery.buffer import Batch
+from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.transport import RedisStream
+from tracejudge.log import DeliveryError
 from tracejudge.redis_url import mask_url
 from worker.base.delivery.receiver_client import Destination, ReceiverClient, Request
+from worker.base.doctor.redis_server import reach
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.core.config.checks import addresses
 from worker.core.config.loading import load
@@ -153,6 +155,19 @@ def test_a_user_of_the_access_list_is_let_in_and_no_wrong_password(
         with closing(wrong), pytest.raises(StoreError, match=refused):
             wrong.call(lambda client: client.ping())
         guarded.kill()
+
+
+def test_a_full_disk_of_redis_is_named_by_store_sdk_and_doctor(redis_binaries: tuple[ServerBinary, ...]) -> None:
+    with TunedRedis(redis_binaries[0], "--save", "3600 1") as server, Redis(port=server.port) as admin:
+        (server.folder / "dump.rdb" / "in the way").mkdir(parents=True)
+        admin.bgsave()
+        wait_until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err")
+        with closing(Store(server.url, Keys())) as store, pytest.raises(StoreError, match="cannot write to its disk"):
+            store.make_group("stream", "group")
+        stream = RedisStream(producer_settings(Settings(redis_url=server.url), "s"), "p")
+        with pytest.raises(DeliveryError, match="cannot write to its disk"):
+            stream.append(Batch(1, (Entry(Kind.TRACE, b"{}", 0),), 1, 2, 0, 0), meanwhile=lambda: None)
+        assert "cannot write to its disk" in reach("redis", server.url).what
 
 
 def test_a_socket_serves_too(redis_binaries: tuple[ServerBinary, ...], tmp_path: Path) -> None:

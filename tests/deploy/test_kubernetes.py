@@ -433,6 +433,7 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
             {"board": {"enabled": True, "ingress": {"enabled": True}}, "config": TOKENS},
             r"board\.ingress: needs the name of a host",
         ),
+        ({"board": {"enabled": True, "ingress": {"path": "/b"}}, "config": TOKENS}, r"board\.ingress\.path: must be /"),
         ({"monitoring": {"podMonitor": True}, "config": 'metrics_token_env = "T"'}, r"set monitoring\.tokenSecret"),
         ({"monitoring": {"podMonitor": True}, "config": 'metrics_user = "u"'}, "set metrics_token_env in config"),
         ({"workers": {"all": {"roles": ["judging"]}}}, "roles/0.*must be one of"),

@@ -37,6 +37,7 @@ from worker.base.embedded import EmbeddedRedis
 
 NOT_RUN: Mapping[str, str] = {
     "curl -s http://localhost:9093": "no Alertmanager here; tests/deploy send it alerts",
+    "amtool ": "no Alertmanager here",
     "docker ": "no container engine; tests/deploy runs what the file starts",
     "helm ": "no cluster; tests/deploy renders what each line installs",
     "kubectl ": "no cluster; tests/deploy checks the objects that it would make",

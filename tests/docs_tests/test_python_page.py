@@ -63,5 +63,5 @@ def test_the_notebook_prints_what_it_shows() -> None:
             assert texts(after) == texts(before), f"run the notebook again and commit it: {before.source}"
 
 
-def texts(cell: Any) -> list[str]:
-    return [output.get("text", str(output.get("data"))) for output in cell.outputs]
+def texts(cell: Any) -> str:
+    return "".join(output.get("text", str(output.get("data"))) for output in cell.outputs)

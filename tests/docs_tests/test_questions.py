@@ -42,10 +42,6 @@ def near_pages() -> set[str]:
     return {page.relative_to(ROOT).as_posix() for page in reached}
 
 
-def test_there_are_sixty() -> None:
-    assert len({row["question"] for row in QUESTIONS}) == len(QUESTIONS) >= 60
-
-
 @each_question
 def test_a_page_near_the_first_one_has_the_heading(row: Question) -> None:
     assert f"docs/{row['page']}" in near_pages()

@@ -1,14 +1,12 @@
 """The pages on a Redis Cluster: hash, slots and keys are the product's, the user is enough, the sizes are computed."""
 
 import re
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.crc import key_slot
 from support.cluster import running_cluster
-from support.key_names import built_names, spaces_of_keys
 
 import tracejudge
 from benchmarks.capacity import SIZING, with_rows
@@ -40,17 +38,6 @@ def test_the_most_partitions_on_one_master_are_those_of_equal_ranges_of_slots() 
         for masters, number in zip(map(int, heads[1:]), map(int, most), strict=True):
             places = [slot * masters // 16384 for slot in slots]
             assert max(map(places.count, places)) == number, (count, masters)
-
-
-def test_each_key_that_the_page_places_exists() -> None:
-    _, *placed = rows("keys")
-    names = [name.rstrip(":") for space in spaces_of_keys() for _, built in built_names(space) for name in built]
-    patterns = [pattern.replace("…", "*") for keys, _ in placed for pattern in re.findall(r"`([^`]+)`", keys)]
-    assert len(patterns) > 20
-    # Of a prefix a key stands for all.
-    assert not [
-        one for one in patterns if not any(fnmatchcase(each, one) for key in names for each in (key, f"{key}:x"))
-    ]
 
 
 def test_the_table_of_sizes_is_computed_from_the_figures_of_its_page() -> None:

@@ -55,6 +55,7 @@ _FIXES = {
     "authenticat": _LOGIN,
     "db index": "Redis has no such database: correct the number at the end of redis_url, 0 to 15 as a rule",
     "cluster support": "this Redis is no cluster: write redis_url as redis://host:port",
+    "misconf": "Redis cannot write to its disk: free it, or see the log of Redis",
     "permission": "the Redis user lacks a right: docs/connecting.md lists those that a service needs",
 }
 _MOVING_WAITS_S = (0.02, 0.05, 0.1, 0.2, 0.4)  # a slot of small keys moves in less

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -239,6 +240,16 @@ def test_a_golden_set_is_judged_by_evaluate(served: Run) -> None:
         "lexical",
         4,
     )
+
+
+def test_labels_are_imported_from_csv_and_a_json_array(served: Run, keyspace: Keyspace) -> None:
+    Path("labels.csv").write_text("trace_id,label,annotator\nt1,pass,Ann\nt2,no,\nt3,,\n", encoding="utf-8")
+    Path("labels.json").write_text(json.dumps([row(4), row(5, "perhaps")]), encoding="utf-8")
+    for file, code, new, wrong in (("labels.csv", 0, 2, 0), ("labels.json", 1, 1, 1)):
+        ended = served("labels", "import", file, "--judge", "safety", "--drawn", "queue", "--json")
+        assert (ended.code, ended.document["new"], ended.document["wrong"]) == (code, new, wrong), ended
+    stored = {item.label.trace_id: (item.label.passed, item.label.annotator) for item in read_labels(keyspace.store)}
+    assert stored == {"t1": (True, "Ann"), "t2": (False, ""), "t4": (True, "")}
 
 
 def test_calibrate_says_how_the_judge_errs(served: Run, keyspace: Keyspace) -> None:

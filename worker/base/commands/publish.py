@@ -29,7 +29,7 @@ _MAX_SHOWN: Final = 10
 @REDIS
 @JSON
 def command(file: str, config: str | None, redis_url: str | None, *, as_json: bool) -> None:
-    """Publish the traces of FILE, a JSON object a line ('-' is standard input).
+    """Publish the traces of FILE: JSON lines ('-' is standard input), a JSON array or CSV.
 
     Each line goes into the stream unchanged, so a line that is published twice is judged once, and its verdict has the
     evaluation id that `tracejudge evaluate` gives it. Exit code 1 when a line is not a trace or Redis did not accept
@@ -45,7 +45,7 @@ def command(file: str, config: str | None, redis_url: str | None, *, as_json: bo
     with open_source(file) as source, Meter("publishing", "trace", total=file_size(source)) as meter:
         try:
             for line in split_lines(source, settings.max_trace_bytes):
-                entry = trace_of(line, settings.max_trace_bytes)
+                entry = line.error or trace_of(line, settings.max_trace_bytes)
                 if isinstance(entry, str):
                     wrong += 1
                     if wrong <= _MAX_SHOWN:

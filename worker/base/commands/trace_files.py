@@ -75,8 +75,7 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
     def read() -> None:
         last: Exception | None = None
         try:
-            split = csv_lines(source) if is_csv(source) else split_lines(source, max_bytes)
-            if not all(map(put, split)):
+            if not all(map(put, split_lines(source, max_bytes))):
                 return
         except Exception as error:  # noqa: BLE001 - whatever it is, the consumer waits for the next line
             last = error
@@ -101,7 +100,7 @@ def read_traces(
 ) -> Iterator[tuple[int, Trace | str]]:
     """Yield the number of each line that is not empty, with its trace or error; ``unknown`` counts unread names."""
     source = getattr(file, "buffer", None) or io.BytesIO(file.read().encode("utf-8", "surrogateescape"))
-    for line in csv_lines(source) if is_csv(file) else split_lines(source, max_bytes):
+    for line in split_lines(source, max_bytes):
         entry = trace_of_row(line, max_bytes)
         if isinstance(entry, TraceEntry) and unknown is not None:
             unknown.update((*entry.unknown, *entry.left_out))
@@ -169,11 +168,14 @@ def note_unknown_fields(counts: Mapping[str | LeftOut, int]) -> None:
         note(f"unknown field {name[:40]!r} in {amount(count, 'trace')}{hint}")
 
 
-def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
-    """Yield the lines that are not empty, or the items of a JSON array, which is read as a whole.
+def split_lines(source: BinaryIO, max_bytes: int, *, needs_output: bool = True) -> Iterator[Line]:
+    """Yield the lines that are not empty, the items of a JSON array, which is read as a whole, or the rows of `*.csv`.
 
     Of a line longer than ``max_bytes`` only as much is kept as shows that it is.
     """
+    if is_csv(source):
+        yield from _csv_lines(source, needs_output=needs_output)
+        return
     most, end, number, part = max_bytes + 2, 0, 0, b""
     texts, head = text_lines(source, most), list[str]()
     while not "".join(head[-1:]).strip() and (text := next(texts, None)) is not None:
@@ -209,10 +211,10 @@ def _array_items(data: bytes) -> Iterator[Line]:
         number += item.count(b"\n")
 
 
-def csv_lines(source: BinaryIO) -> Iterator[Line]:
+def _csv_lines(source: BinaryIO, *, needs_output: bool) -> Iterator[Line]:
     """Yield the rows of a CSV file as objects in JSON."""
     is_pipe = not source.seekable()
-    for number, cells, error in csv_rows(text_lines(source)):
+    for number, cells, error in csv_rows(text_lines(source), needs_output=needs_output):
         yield Line(number, msgspec.json.encode(cells), 0 if is_pipe else source.tell(), error, EMPTY_OUTPUT)
 
 

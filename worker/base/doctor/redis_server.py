@@ -84,7 +84,9 @@ def _answer(error: RedisError, where: str) -> Cause | None:
         return Cause(f"{where} accepts no further client", "raise maxclients there, or find who holds so many")
     if isinstance(error, ResponseError):
         said, fix = text.split(" ", 1)[0][:32], "see its log"
-        if "cluster support" in text:
+        if "MISCONF" in text:
+            said, fix = "it cannot write to its disk", "free the disk, or see the log of Redis"
+        elif "cluster support" in text:
             said, fix = "it is no cluster", "set redis_url to redis://host:port"
         elif "DB index" in text:
             said, fix = (

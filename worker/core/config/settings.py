@@ -72,7 +72,7 @@ class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     Attributes:
         service: Pattern of the publishing service, with `*`, `?` and `[...]`.
         environment: Pattern of the deployment.
-        name: Pattern of the operation.
+        name: Pattern of the operation. No key selects by tag, user or session: give such traffic a name of its own.
         release: Pattern of the service's version.
         model: Pattern of the model that answered.
         has: Fields that must hold something, as `["context"]`. Retrieval spans, and results of the rule's

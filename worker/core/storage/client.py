@@ -54,6 +54,7 @@ _FORBIDDEN: Final = "the Redis user lacks a right: tracejudge doctor names it"
 _MEANINGS: Final = {
     "WRONGTYPE": "a key of ours in Redis holds another type: find it with redis-cli --scan and TYPE, then delete it",
     "NOPERM": _FORBIDDEN,
+    "MISCONF": "Redis cannot write to its disk and refuses writes: free the disk, or see the log of Redis",
     "CLUSTERDOWN": "the cluster serves not all of its slots: see CLUSTER INFO of its nodes",
     "cluster support": "this Redis is no cluster: write redis_url as redis://host:port",
     "DB index": "Redis has no database of this number: correct the number at the end of the URL, 0 to 15 as a rule",

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from weakref import WeakSet
 
 import structlog
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from judges.core.backoff import backoff_s
 from worker.core.config.reading import place_of, redis_place
@@ -49,6 +49,8 @@ class Outage:
         address, fix = error.address or "see the configuration", self.fix
         if isinstance(error.__cause__, AuthenticationError):
             fix = f"correct user and password in {fix.partition('correct ')[2]}"
+        elif isinstance(error.__cause__, ResponseError):
+            fix = "do what the error says; tracejudge doctor checks Redis"
         elif address.startswith("rediss") and isinstance(error.__cause__, RedisError):
             fix += "; use redis:// if it speaks no TLS"
         log.warning("redis unavailable, retrying", error=str(error), redis=address, fix=fix)

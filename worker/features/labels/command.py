@@ -35,6 +35,7 @@ from worker.base.commands.options import (
     print_table,
 )
 from worker.base.commands.progress import Meter, file_size
+from worker.base.commands.trace_files import split_lines
 from worker.base.lookup.label_store import (
     MAX_TEXT_CHARS,
     MAX_VERDICT_BYTES,
@@ -98,7 +99,7 @@ _Lines = Iterator[tuple[int, ReadLabel | LineError | None]]
 
 
 class LineReader:
-    """Reads labels from JSON lines."""
+    """Reads labels from JSON lines, a JSON array or CSV."""
 
     def __init__(self, judges: Mapping[str, Judge], defaults: Defaults, now: float) -> None:
         self._judges = judges
@@ -107,11 +108,14 @@ class LineReader:
 
     def lines(self, file: BinaryIO) -> _Lines:
         """Yield the number of each line that is not blank with its label, its error, or None for an empty label."""
-        for number, line in numbered_lines(file):
+        for line in split_lines(file, _MAX_LINE_BYTES, needs_output=False):
+            if line.error or len(line.payload) > _MAX_LINE_BYTES:
+                yield line.number, LineError(line.error or f"is longer than {_MAX_LINE_BYTES >> 20} MiB")
+                continue
             try:
-                yield number, self.read(line)
+                yield line.number, self.read(line.payload)
             except LineError as error:
-                yield number, error
+                yield line.number, error
 
     def read(self, text: bytes) -> ReadLabel | None:
         """Read a line; None if its label is empty. Raises ``LineError`` if it is no label."""
@@ -284,7 +288,7 @@ def import_labels(
     redis_url: str | None,
     as_json: bool,
 ) -> None:
-    """Import the labels of FILE, a JSON object a line ('-' is standard input).
+    """Import the labels of FILE: JSON lines ('-' is standard input), a JSON array or CSV.
 
     A line has `trace_id`, `label` and `drawn`, and may have `span_id`, `judge`, `metric`, `annotator`, `time` and
     `comment`. A label is pass or fail (true or false, yes or no, 1 or 0), a label of the judge, or a grade on its
@@ -389,24 +393,13 @@ class _Import:
         self.attach((line.verdict for line in chunk if line.verdict is not None), lambda _: None)
 
 
-def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file that are not blank, with their numbers, without blanks around them."""
-    number = 0
-    while line := file.readline(_MAX_LINE_BYTES):
-        number += 1
-        if len(line) == _MAX_LINE_BYTES:
-            raise click.ClickException(f"{file.name}: line {number} is longer than {_MAX_LINE_BYTES >> 20} MiB")
-        if line := line.strip():
-            yield number, line
-
-
 def read_verdicts(file: BinaryIO) -> Iterator[Verdict]:
     """Read verdicts, one a line, as `tail --json` and `evaluate` print them, or raise ``ClickException``."""
-    for number, line in numbered_lines(file):
+    for line in split_lines(file, _MAX_LINE_BYTES):
         try:
-            yield _verdict_decoder.decode(line)
+            yield _verdict_decoder.decode(line.payload)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise click.ClickException(f"{file.name}: line {number} is no verdict: {error}") from error
+            raise click.ClickException(f"{file.name}: line {line.number} is no verdict: {error}") from error
 
 
 @command.command("list")

@@ -88,6 +88,7 @@
   {{- with index $.Values $name -}}
     {{- if and .ingress.enabled (not .enabled) }}{{ fail (printf "%s.ingress: leads nowhere while %s.enabled is false." $name $name) }}{{ end -}}
     {{- if and .ingress.enabled (not .ingress.host) }}{{ fail (printf "%s.ingress: needs the name of a host." $name) }}{{ end -}}
+    {{- if and (eq $name "board") (ne .ingress.path "/") }}{{ fail "board.ingress.path: must be /, where the board's links begin; give it a host of its own." }}{{ end -}}
   {{- end -}}
 {{- end -}}
 {{- if and (or .Values.monitoring.podMonitor .Values.monitoring.serviceMonitor) (or $config.metrics_token_env $config.metrics_token_file $config.metrics_user) (not .Values.monitoring.tokenSecret) -}}
