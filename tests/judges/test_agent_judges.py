@@ -1,24 +1,19 @@
 """The judges of tools and trajectories: what they are shown, what code finds, and what becomes of odd answers.
 
-The labelled traces of ``corpora/agent_traces.json`` are six a judge and outcome. A third are recordings of real
-clients, some with a change of answer, calls or conversation that makes the label. The labels were decided when the
-traces were written, not by a model.
+The labelled traces of `agent_traces.py` are six a judge and outcome.
 """
 
 import asyncio
-import gzip
 import json
 import re
 import time
 from collections import Counter
-from functools import cache
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import pytest
+from agent_traces import labelled, recording
 from clients.recording import RECORDED
-from clients.replay import groups
 from families import FAMILIES
 from judge_traces import SHORT, parse
 from tables import table
@@ -36,46 +31,10 @@ from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
 from tracejudge import Span, Tool, ToolCall, Trace
-from tracejudge.otel.joining import join
 
 ASKING = ("tool_selection", "tool_arguments", "tool_result_use", "task_completion", "plan_adherence", "step_efficiency")
 MATCH = catalogue()["trajectory_match"]
 TABLES: Final = table("agent_judges")
-
-
-class Labelled(NamedTuple):
-    """A trace, whether a judge passes it, and what the parts in code find: None where they have no input."""
-
-    id: str
-    judge: str
-    passes: bool
-    schema_errors: int
-    repeats: int
-    trajectory_match: bool | None
-    is_recorded: bool
-    trace: Trace
-
-
-def recording(client: str, scenario: str) -> dict[str, Any]:
-    """Return the fields of the trace of a recorded scenario."""
-    spans, logs = (RECORDED / client / f"{scenario}.{kind}.gz" for kind in ("traces", "logs"))
-    bodies = gzip.decompress(spans.read_bytes()), gzip.decompress(logs.read_bytes()) if logs.exists() else b""
-    traces = (fields for group in groups(*bodies) if (fields := join(group)) and fields.get("tool_calls"))
-    return dict(msgspec.to_builtins(next(traces)))
-
-
-@cache
-def labelled() -> list[Labelled]:
-    """Read all of them."""
-    rows = []
-    for number, row in enumerate(
-        json.loads((Path(__file__).parent / "corpora" / "agent_traces.json").read_text(encoding="utf-8"))
-    ):
-        recorded = recording(*row["recording"]) if "recording" in row else {"trace_id": f"{number:032x}"}
-        fields = {"service": "agents", **recorded, **row["trace"]}
-        trace = msgspec.convert(fields, Trace)
-        rows.append(Labelled(row["id"], row["judge"], row["passes"], *row["code"].values(), "recording" in row, trace))
-    return rows
 
 
 def judged(judge: Judge, trace: Trace, *answers: str | Step, **settings: Any) -> Assessment:
