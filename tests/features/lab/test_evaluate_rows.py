@@ -154,10 +154,10 @@ def test_rows_may_come_through_a_pipe(run: Run) -> None:
 
 
 def test_an_error_of_the_reading_thread_ends_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: object) -> None:
+    def broken(*_: object, **_options: object) -> None:
         raise ZeroDivisionError("of the thread")
 
-    monkeypatch.setattr("worker.base.commands.trace_files.csv_lines", broken)
+    monkeypatch.setattr("worker.base.commands.trace_files._csv_lines", broken)
     Path("rows.csv").write_text(CSV, encoding="utf-8")
     with pytest.raises(ZeroDivisionError, match="of the thread"):
         run("evaluate", "rows.csv", "--judge", "safety")
