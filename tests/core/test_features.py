@@ -14,7 +14,6 @@ from support.key_names import built_names, spaces_of_keys
 from support.stage_parts import Keyspace, make_trace, rules_of, settings_of
 
 import worker
-from docs.spine import STATES
 from tracejudge import Trace
 from worker.base.monitor.gauges import Watch
 from worker.core import features
@@ -34,7 +33,6 @@ from worker.core.queue.ledger import Ledger
 from worker.core.selection.sampling import CompiledRule, Sampler
 from worker.core.selection.stream_entry import FeedbackEntry
 from worker.core.storage.client import script_sources
-from worker.core.storage.keys import Keys
 from worker.core.telemetry.metrics import MetricTable
 from worker.installed import MODULES
 
@@ -77,18 +75,6 @@ def test_every_script_is_read_and_names_of_files_are_unique() -> None:
     texts = [path.read_text(encoding="utf-8") for path in paths]
     names = [name for text in texts for name in re.findall("^-- @script (.+)$", text, re.MULTILINE)]
     assert sorted(names) == sorted(script_sources())
-
-
-def test_the_table_of_states_names_scripts_and_keys_that_exist() -> None:
-    for state in STATES:
-        assert set(state.scripts) <= script_sources().keys(), state.name
-        assert [key for key in state.keys if key not in vars(Keys)] == [], state.name
-    assert len({state.name for state in STATES}) == len(STATES)
-    (ready,) = (state for state in STATES if state.name == "ready")
-    writes = re.compile(r"(?<!function )link_batch\(|'ZADD', ready")
-    scripts = {name for name, source in script_sources().items() if writes.search(source)}
-    # `put_back` names the set by the number of its key only.
-    assert set(ready.scripts) == {*scripts, "put_back"}, "every script that makes batches ready"
 
 
 def test_guard_knows_each_command_that_a_script_declares_and_names_one_that_is_missing(keyspace: Keyspace) -> None:

@@ -1,5 +1,6 @@
 """The checks of the documentation notice a page that names what is not there, and what no page describes."""
 
+import re
 from datetime import date
 from pathlib import Path
 
@@ -8,6 +9,9 @@ from pages import ROOT
 from support.cases import each_case
 
 from docs import check, diagrams, errors
+from docs.spine import STATES
+from worker.core.storage.client import script_sources
+from worker.core.storage.keys import Keys
 
 MACHINE = "/home" + "/somebody"  # this file must name none either
 
@@ -96,3 +100,15 @@ def test_a_changed_diagram_has_no_picture(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(diagrams, "_DOCS", tmp_path)
     (tmp_path / "architecture.md").write_text(text.replace("sample, build batches", "chosen"), encoding="utf-8")
     assert diagrams.main() == 1
+
+
+def test_the_table_of_states_names_scripts_and_keys_that_exist() -> None:
+    for state in STATES:
+        assert set(state.scripts) <= script_sources().keys(), state.name
+        assert [key for key in state.keys if key not in vars(Keys)] == [], state.name
+    assert len({state.name for state in STATES}) == len(STATES)
+    (ready,) = (state for state in STATES if state.name == "ready")
+    writes = re.compile(r"(?<!function )link_batch\(|'ZADD', ready")
+    scripts = {name for name, source in script_sources().items() if writes.search(source)}
+    # `put_back` names the set by the number of its key only.
+    assert set(ready.scripts) == {*scripts, "put_back"}, "every script that makes batches ready"

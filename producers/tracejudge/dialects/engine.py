@@ -361,13 +361,13 @@ class _Plan:
         return documents
 
     def _tags(self, values: _Values) -> Iterator[object]:
-        ids = {path.name for part in ("session_id", "user_id") for path in self._paths[part]}
+        named = {path.name for part in ("session_id", "user_id", "tags") for path in self._paths[part]}
         for path in self._paths["tags"]:
             value = structure_of(values.get(path))
             if is_list(value):
                 yield from value
             elif (mapping := mapping_of(value)) is not None:
-                yield from (pair for pair in mapping.items() if f"{path.name}.{pair[0]}" not in ids)
+                yield from (pair for pair in mapping.items() if f"{path.name}.{pair[0]}" not in named)
 
     def _role(self, values: _Values) -> Role | None:
         """Return the first kind that an attribute names; a judge in any of them is a judge."""

@@ -10,8 +10,9 @@ _SPANS: Final = {
     "Vercel AI SDK: all metadata but the user and session": (
         {"ai.operationId": "ai.generateText", "ai.prompt": '{"prompt":"hi"}', "ai.telemetry.metadata.tier": "pro"},
         {"ai.operationId": "ai.generateText.doGenerate", "ai.response.text": "yes", "ai.telemetry.metadata.userId": "u"}
-        | {"ai.telemetry.metadata.tier": "free", "ai.telemetry.metadata.trial": True, "ai.telemetry.metadata.n": 3},
-        {"tier": "pro", "trial": "true", "n": "3"},
+        | {"ai.telemetry.metadata.tier": "free", "ai.telemetry.metadata.trial": True, "ai.telemetry.metadata.n": 3}
+        | {"ai.telemetry.metadata.session_id": "s", "ai.telemetry.metadata.tags": ("beta", "team:shop")},
+        {"tier": "pro", "trial": "true", "n": "3", "beta": "true", "team": "shop"},
     ),
     "Langfuse: labels, and metadata by name": (
         {"langfuse.observation.type": "span", "langfuse.trace.tags": ("beta", "team:shop")},
