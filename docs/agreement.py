@@ -107,6 +107,8 @@ async def _measure(runner: JudgeRunner, most: int) -> str:
         found = agreement(
             Judged(*pair, each.assessment, asked.metric) for pair, each in zip(chosen, timed, strict=True)
         )
+        if "judge_unavailable" in found.unscored:
+            raise SystemExit(f"{asked.judge}: the endpoint of {runner.judge_model} is away; nothing is written")
         yes, no = found.true_pass + found.false_fail, found.false_pass + found.true_fail
         accuracy = "-" if found.balanced_accuracy is None else f"{found.balanced_accuracy:.3f}"
         named = f"`{asked.judge}` | `{asked.metric}` | `{asked.label}`"
