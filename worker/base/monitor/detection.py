@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress, islice
+from operator import and_
 from statistics import median
 from typing import Final, Literal
 
@@ -183,20 +184,20 @@ class Detection:
             detector.learned_at, had_norm = now, detector.norm is not None
             for state in (detector.state, detector.judged):
                 state.forget(oldest // FIVE_MINUTES_S)
-            # Unknown verdicts hide drops, which must not become the norm. Where they are usual, hours would be few.
-            usual = median(unknown_part(bucket.sums) for bucket in stored) if stored else 0.0
-            most = max(MOST_UNKNOWN, 2 * usual)
-            series_buckets = [bucket for bucket in stored if unknown_part(bucket.sums) <= most]
-            # The last baseline stays where a long incident would leave too little.
-            hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in series_buckets]
+            all_hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in stored]
             kept = [
                 begin <= hour.hour * HOUR_S < until
                 and not detector.is_masked(hour.hour * _PER_HOUR, (hour.hour + 1) * _PER_HOUR)
-                for hour in hours
+                for hour in all_hours
             ]
-            past = list(compress(hours, kept))
-            detector.history = merge_sums(bucket.sums for bucket in compress(series_buckets, kept)) if past else None
-            norm = detector.norm = baseline(past) or detector.norm
+            # How sessions agree is learned from all verdicts that are known, as `report` learns it.
+            detector.history = merge_sums(bucket.sums for bucket in compress(stored, kept)) if any(kept) else None
+            # Unknown verdicts hide drops, which must not become the norm. Where they are usual, hours would be few.
+            usual = median(unknown_part(bucket.sums) for bucket in stored) if stored else 0.0
+            known = [unknown_part(bucket.sums) <= max(MOST_UNKNOWN, 2 * usual) for bucket in stored]
+            hours = list(compress(all_hours, known))
+            # The last baseline stays where a long incident would leave too little.
+            norm = detector.norm = baseline(list(compress(all_hours, map(and_, kept, known)))) or detector.norm
             if norm is not None:
                 detector.limits = limits_of(norm, detector.moments, series=active, false_alarms_per_week=self._budget)
                 if not had_norm:
