@@ -29,7 +29,6 @@ _FORMS: Final[Mapping[str, tuple[float, str]]] = {
     "points": (0.1, 'printf "%.1f"'),
     "rate": (0.1, 'printf "%.1f"'),
 }
-_GAUGES: Final = ("share", "upper", "judgements")
 _ALERT: Final = re.compile(r"^## (TraceJudge\w+)$", re.MULTILINE)
 _INNERMOST: Final = re.compile(r"<<((?:(?!<<|>>).)*)>>", re.DOTALL)
 _PLACEHOLDER: Final = re.compile(r"([\w.]+)(?:\(([^)]*)\))?(?: (.*))?", re.DOTALL)
@@ -144,14 +143,13 @@ class Template:
             share = f"{own} or {share}"
         self.values |= {"speed": speed.title(), "least_share": share}
         window = burn.window
-        recorded = f"tracejudge:{{}}:{window}" if window else "<<now {}>>"
-        # The highest share if all unknown verdicts had passed.
-        now = ("share", "highest>> or <<now upper", "judgements")
-        names = ("pass_share", "pass_share_upper", "effective_judgements") if window else now
+        now = ("<<now share>>", "<<highest>>", "<<now judgements>>")
+        recorded = ("pass_share", "pass_share_upper", "effective_judgements")
+        gauges = [f"tracejudge:{name}:{window}" for name in recorded] if window else now
         figure = f"max(tracejudge:pass_share:{window}{{}})" if window else "max(tracejudge_quality_share{})"
         length = f"the last {self._time(window)}" if window else "the last <<gauge_window>>"
         self.values |= {
-            **{f"burn_{gauge}": recorded.format(name) for gauge, name in zip(_GAUGES, names, strict=True)},
+            **dict(zip(("burn_share", "burn_upper", "burn_judgements"), gauges, strict=True)),
             "burn_figure": figure,
             "burn_window": length,
             "burn_text": f"In {length} <<figure(percent) {figure}>> passed; now " if window else "",

@@ -22,6 +22,7 @@ import pytest
 from support.cli_parts import SAMPLES, SECRET, Run, check_help, labelled, words, write_lines
 from support.loaded import loaded_beyond
 from support.processes import free_port, slowness, wait_until
+from support.tables import read_table
 
 from worker.base.commands.completion import remember_services
 from worker.base.commands.groups import commands
@@ -30,7 +31,7 @@ from worker.base.lookup import tail
 from worker.cli import cli
 from worker.core.storage.client import StoreError
 
-CASES: dict[str, Any] = json.loads((Path(__file__).parent / "data/cli.json").read_text(encoding="utf-8"))
+CASES: dict[str, Any] = read_table(__file__, "cli")
 PLACE = "redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
 
 

@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -228,21 +227,9 @@ def test_a_new_judge_judges_retained_traces_outside_the_quality_series(pipeline:
     pipeline.publish(make_long_traces(TRACES))
     sampled = pipeline.settled(TRACES).sampled
     counted = worker.counted(sampled).total("tracejudge_verdicts_total")
-    stop, lost = threading.Event(), list[int]()
-
-    def watch() -> None:
-        lost.append(pipeline.account().lost)
-        while not stop.wait(0.05):
-            lost.append(pipeline.account().lost)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
+    with pipeline.lost_meanwhile() as lost:
         document = programs.make("relevance_to_query")
         account = pipeline.settled(TRACES)
-    finally:
-        stop.set()
-        watcher.join()
     assert (document["traces"], document["chosen"], document["finished"]) == (TRACES, TRACES, True)
     assert (account.published, account.sampled, account.chosen) == (TRACES, sampled, sampled + TRACES)
     assert (account.scored, account.lost, set(lost)) == (sampled + TRACES, 0, {0})

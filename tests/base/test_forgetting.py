@@ -1,7 +1,6 @@
 """`tracejudge forget`: what it erased and what stays; while workers judge all data of one person are removed."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -116,23 +115,11 @@ def test_forget_while_a_worker_judges(pipeline: Pipeline, forget: Forget, endpoi
         pipeline.add(v="1", f=json.dumps({"trace_id": trace.trace_id, "score": -1, "comment": WORD}))
     wait_until(lambda: pipeline.counter("scored") > 20, what="some to be scored")
     assert pipeline.account().waiting > 200
-    stop, lost = threading.Event(), list[int]()
-
-    def watch() -> None:
-        lost.append(pipeline.account().lost)
-        while not stop.wait(0.05):
-            lost.append(pipeline.account().lost)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
+    with pipeline.lost_meanwhile() as lost:
         document = forget("--user-id", PERSON)
         endpoint.behaviour = replies.yes_no()
         left = keys_containing(pipeline, WORD, PERSON, traces[0].trace_id)
         account = pipeline.settled(TRACES)
-    finally:
-        stop.set()
-        watcher.join()
     back = keys_containing(pipeline, WORD, PERSON, traces[0].trace_id)
     assert (left, back) == ([], []), "nor does anything come back"
     assert document["traces"] == THEIRS

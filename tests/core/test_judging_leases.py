@@ -45,12 +45,12 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lose(keyspace: Keyspace, batch_id: str) -> None:
-    """Let somebody else have a batch."""
+    """Lease a batch to another worker."""
     keyspace.client.hset(keyspace.keys.holders, batch_id, "somebody else")
 
 
 def release(keyspace: Keyspace, batch_id: str) -> None:
-    """Take a batch from its holder, so that it is ready."""
+    """Remove the lease of a batch, so that it is ready."""
     keyspace.client.hdel(keyspace.keys.holders, batch_id)
     keyspace.client.zadd(keyspace.keys.ready("scripted"), {batch_id: 1})
 

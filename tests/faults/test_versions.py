@@ -98,7 +98,7 @@ def test_outbox_entries_of_a_later_version_wait_while_others_flow(experiment: Ex
 
 
 def choose(experiment: Experiment) -> None:
-    """Let an ingest of the old version choose 60 traces."""
+    """Choose 60 traces by an ingest of the old version."""
     start(experiment, OLD, roles="ingest")
     experiment.publish(60)
     wait_until(lambda: experiment.pipeline.counter("chosen") == 60, what="the traces to be chosen")

@@ -1,15 +1,15 @@
 """The tables of the judges' tests, which are JSON files in ``data``."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+from support.tables import read_table
 
 from judges.parsing.answer import AnswerError
 
 
 def table(name: str) -> Any:
-    return json.loads((Path(__file__).parent / "data" / f"{name}.json").read_text("utf-8"))
+    return read_table(__file__, name)
 
 
 def outcome(read: Callable[[str], object], text: str) -> object:

@@ -315,7 +315,7 @@ class TestClient:
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
-    """Let a name lead to a list of addresses, another one at each look-up; return the list of look-ups."""
+    """Resolve a name to the next list of addresses at each look-up; return the list of look-ups."""
 
     def lead_to(*found: list[str]) -> list[int]:
         order, looked_up = iter(found), list[int]()

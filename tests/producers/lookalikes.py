@@ -11,12 +11,13 @@ import json
 from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import msgspec
+from support.tables import read_table
 
 from tracejudge.model import Document, Feedback, Message, Span, ToolCall, Trace, Usage
 
@@ -225,4 +226,4 @@ def revived(value: Any) -> Any:
 
 def table(name: str) -> Any:
     """Read `data/NAME.json`, each time anew."""
-    return revived(json.loads((Path(__file__).parent / "data" / f"{name}.json").read_text(encoding="utf-8")))
+    return revived(read_table(__file__, name))

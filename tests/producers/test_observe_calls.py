@@ -31,7 +31,7 @@ def in_span() -> Any:
 
 
 def two(first: Any = "unsaid", second: Any = "unsaid", *rest: Any, **others: Any) -> None:
-    """Take two and more."""
+    """Accept two or more arguments."""
 
 
 def upper(text: str) -> str:
@@ -231,7 +231,7 @@ def test_methods_are_observed_without_their_object(sdk: StartedSdk) -> None:
 
 def test_a_decorated_function_stays_what_it_was() -> None:
     async def coroutine(question: str) -> None:
-        """Say so."""
+        """Return a text."""
 
     for function, is_kind in ((two, inspect.isfunction), (coroutine, inspect.iscoroutinefunction)):
         decorated = tracejudge.observe(function)

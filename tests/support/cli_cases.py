@@ -18,11 +18,7 @@ import pytest
 from judges.endpoints import client
 from support.cli_parts import Ended, Run, labelled, scripted, words, write_lines
 
-__all__ = ["check_commands", "differences", "read_table"]
-
-
-def read_table(test_file: str, name: str) -> Any:
-    return json.loads((Path(test_file).parent / "data" / f"{name}.json").read_text(encoding="utf-8"))
+__all__ = ["check_commands", "differences"]
 
 
 def check_commands(

@@ -1,8 +1,9 @@
 """Real workers on a real Redis, and helpers to read their state."""
 
 import hashlib
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -114,6 +115,23 @@ class Pipeline:
 
     def account(self) -> Account:
         return sum_accounts([read_account(store) for store in self.stores])
+
+    @contextmanager
+    def lost_meanwhile(self) -> Iterator[list[int]]:
+        """Read again and again how many evaluations count as lost, until the block is left."""
+        stop, lost = threading.Event(), [self.account().lost]
+
+        def watch() -> None:
+            while not stop.wait(0.05):
+                lost.append(self.account().lost)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            yield lost
+        finally:
+            stop.set()
+            watcher.join()
 
     def counter(self, name: str) -> int:
         """Read one counter of the accounting; reading the whole account takes longer."""

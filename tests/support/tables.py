@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-def read_table(test_file: str, name: str) -> dict[str, Any]:
+def read_table(test_file: str, name: str) -> Any:
     """Read data/NAME.json beside a file of tests."""
     return json.loads((Path(test_file).parent / "data" / f"{name}.json").read_text(encoding="utf-8"))
 

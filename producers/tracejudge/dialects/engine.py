@@ -263,6 +263,7 @@ class _Plan:
             for part, paths in table.paths.items():
                 self._paths[part] += tuple(filter(is_possible, paths))
         self._failed = [pair for table in tables for pair in ways_of(table.failed)]
+        self._named = {path.name for part in ("session_id", "user_id", "tags") for path in self._paths[part]}
         self._searching = [pair for table in tables for pair in ways_of(table.searching_tools)]
         self._providers = {name: new for table in reversed(tables) for name, new in table.providers.items()}
 
@@ -361,13 +362,12 @@ class _Plan:
         return documents
 
     def _tags(self, values: _Values) -> Iterator[object]:
-        named = {path.name for part in ("session_id", "user_id", "tags") for path in self._paths[part]}
         for path in self._paths["tags"]:
             value = structure_of(values.get(path))
             if is_list(value):
                 yield from value
             elif (mapping := mapping_of(value)) is not None:
-                yield from (pair for pair in mapping.items() if f"{path.name}.{pair[0]}" not in named)
+                yield from (pair for pair in mapping.items() if f"{path.name}.{pair[0]}" not in self._named)
 
     def _role(self, values: _Values) -> Role | None:
         """Return the first kind that an attribute names; a judge in any of them is a judge."""

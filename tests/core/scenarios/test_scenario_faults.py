@@ -50,7 +50,7 @@ def begin(
 
 
 def recovered(scenario: Scenario, worker: Worker, endpoint: ChatEndpoint, **checks: float) -> None:
-    """Let the endpoint answer again, and check that the work goes on and all of it ends as it should."""
+    """Make the endpoint answer again, and check that all work continues and ends as expected."""
     endpoint.behaviour = USUAL
     scenario.wait_resumed(worker, failing_from=TRACES // 10)
     scenario.settle(TRACES, **checks)

@@ -38,7 +38,7 @@ def sums(picture: Picture) -> CascadeSums:
 
 
 def move_two_hours_back(picture: Picture) -> None:
-    """Let the hours of the cascade be over, for which a person would wait."""
+    """Move the cascade's hours into the past, so that they have ended."""
     store, now = picture.pipeline.store, time.time()
     for day in utc_days(now - HOUR_S, now):
         name = MonitorKeys(store.keys.prefix).quality_counts(SUMS_KIND, day)

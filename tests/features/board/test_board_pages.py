@@ -16,10 +16,10 @@ import msgspec
 import pytest
 from redis import Redis
 from support.board_parts import ANSWER, JUDGES, fill, hostile_rows, serving, summed, trace_row
-from support.cli_cases import read_table
 from support.judged import judged
 from support.processes import free_port, wait_until
 from support.scrape import scrape
+from support.tables import read_table
 
 from tracejudge import Trace
 from worker.base.forget.forget import ForgetTarget, Forgetting

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from clients.recording import environment
 from support.model_server import ModelServer
+from support.tables import read_table
 
 ROOT: Final = Path(__file__).parents[3]
 EXAMPLES: Final = ROOT / "docs" / "examples"
@@ -32,7 +33,7 @@ NODE_CLIENT: Final = Path(__file__).parent / "node_client.js"
 SCENARIOS: Final = re.findall(r"^  (?:async )?(\w+)(?:: |\(\) \{)", NODE_CLIENT.read_text(), re.MULTILINE)
 Bodies = dict[str, bytes]
 LONGEST_S: Final = 120
-_TABLE: Final = json.loads(Path(__file__).with_name("data").joinpath("examples.json").read_text(encoding="utf-8"))
+_TABLE: Final = read_table(__file__, "examples")
 SOURCES: Final[dict[str, str]] = _TABLE["sources"]
 PINS: Final[dict[str, list[str]]] = _TABLE["pins"]
 NODE: Final = "node@24.21.0"

@@ -40,11 +40,11 @@ from example_parts import (
 from gateway_parts import GatewayProcess, Start, Stored
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support.cli_cases import read_table
 from support.model_server import ModelServer
 from support.pipeline import Pipeline
 from support.ports import free_port
 from support.processes import wait_until
+from support.tables import read_table
 
 Fields = dict[str, Any]
 TABLE: Final = read_table(__file__, "examples")

@@ -13,8 +13,8 @@ from typing import Self
 import httpx
 import pytest
 from gateway_parts import GZIP_PROTOBUF, GatewayProcess, Start, Stored, gzipped, span_request
-from support.cli_cases import read_table
 from support.processes import bounded_s, wait_until
+from support.tables import read_table
 
 TOKEN = "0123456789abcdef-own"  # noqa: S105 - of this test
 JSON = {"Content-Type": "application/json"}

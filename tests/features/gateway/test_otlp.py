@@ -24,8 +24,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import set_span_in_context
-from support.cli_cases import read_table
 from support.processes import Program, wait_until
+from support.tables import read_table
 
 from worker.base.input.unusable import read_unread
 from worker.core.storage.client import Store

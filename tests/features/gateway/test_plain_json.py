@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 from gateway_parts import GatewayProcess, Start, Stored, gzipped
-from support.cli_cases import read_table
 from support.processes import wait_until
+from support.tables import read_table
 
 from worker.cli import main
 from worker.features.gateway.admission import Client

@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import pytest
 from click.testing import CliRunner
-from support.cli_cases import read_table
 from support.endpoint import ChatEndpoint
 from support.processes import wait_until
 from support.replies import Call, Reply, answers_json, failing, gathering, hangs, sequence, yes_no
+from support.tables import read_table
 
 import judges
 from judges import evaluate, evaluate_aio, evaluate_all, evaluate_all_aio, groundedness, load_judge, make_judge, safety

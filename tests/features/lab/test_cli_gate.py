@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cli_cases import read_table
 from support.cli_parts import Ended, Run, labelled, scripted, words, write_lines
+from support.tables import read_table
 
 from judges.agreement import pass_share
 

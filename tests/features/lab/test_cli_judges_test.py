@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from support.cli_cases import check_commands, read_table
+from support.cli_cases import check_commands
 from support.cli_parts import SAMPLES, Run, labelled, scripted, words, write_lines
 from support.own_judges import BROKEN, write_own_judges
+from support.tables import read_table
 
 from judges.registry import catalogue
 

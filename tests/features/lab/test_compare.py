@@ -18,10 +18,10 @@ import msgspec
 import pytest
 from judge_traces import LONG as LONG_TRACE
 from judge_traces import SHORT as SHORT_TRACE
-from support.cli_cases import read_table
 from support.cli_parts import Run, labelled, words, write_lines
 from support.endpoint import ChatEndpoint
 from support.replies import Answer, Usage, answers, failing, sequence, yes_no
+from support.tables import read_table
 from template_parts import judge as from_template
 from template_parts import yaml
 from user_judges import JUDGES

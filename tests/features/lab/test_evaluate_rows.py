@@ -22,8 +22,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import each_case
-from support.cli_cases import read_table
 from support.cli_parts import Run, labelled, scripted, write_lines
+from support.tables import read_table
 from support.virtual_time import run_virtually
 
 from judges.calling.runs import JudgeRunner, TimedAssessment, in_order

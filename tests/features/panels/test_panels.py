@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from support import replies
-from support.cli_cases import read_table
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
+from support.tables import read_table
 
 from deploy.rules.templates import PANELS
 from judges.core.model import ModelSettings

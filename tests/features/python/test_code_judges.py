@@ -13,9 +13,9 @@ import pytest
 from attacks import ATTACKS
 from code_judges import FILE, PATIENT, judged, of_file, told, trace
 from judged_code import has_link, measured, several
-from support.cli_cases import read_table
 from support.cli_parts import IN_CODE, Run, labelled, scripted, words, write_lines
 from support.own_judges import POLITE, write_own_judges
+from support.tables import read_table
 
 import judges.code
 from judges.code import CodeError, Metric, Score, judge

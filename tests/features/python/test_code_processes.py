@@ -31,8 +31,8 @@ from code_judges import (
     written,
 )
 from judged_code import SECRET
-from support.cli_cases import read_table
 from support.processes import PATIENCE_S, Program, wait_until
+from support.tables import read_table
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge, JudgeFailedError, Reading

@@ -129,6 +129,13 @@ class QualityWatch(Watch):
         windows |= {series_id: day for series_id, (_, day) in self._days.items()}
         return {series[series_id]: window for series_id, window in windows.items() if window.weight > 0}
 
+    def _is_rated(self, series: Series) -> bool:
+        """Return whether a metric has a pass rule, by the form of its judge."""
+        form = self._judge_form(series.judge, series.judge_model)
+        return form is not None and any(
+            each.name == series.metric and each.pass_rule is not None for each in form.metrics
+        )
+
     def _samples(
         self, series: Series, window: Window, detector: Detector, examples: Sequence[str], now: float
     ) -> Iterator[Sample]:
@@ -144,9 +151,7 @@ class QualityWatch(Watch):
             yield metrics.quality_upper, labels, share.high
             yield metrics.quality_effective_n, labels, share.effective
         # A metric without a pass rule never has a judgement, and no share that could be unknown.
-        form = self._judge_form(series.judge, series.judge_model)
-        rated = (each.name for each in form.metrics if each.pass_rule is not None) if form is not None else ()
-        if share is not None or series.metric in rated:
+        if share is not None or self._is_rated(series):
             lowest, highest = (0.0, 1.0) if share is None else (share.lowest, share.highest)
             unknown = unknown_part(window.sums)
             yield from metrics.unknown_samples(labels, unknown, lowest, highest, UNKNOWN_MENTIONED)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 from typing import Final
 
 import structlog
@@ -222,12 +223,15 @@ class Completion:
         batch = leased.batch
         age_s = time.time() - batch.created_at
         left_s = self._give_up_after_s - age_s
-        # A panel waits for its members, which have to be given up before it.
-        given_up = [each for each in unfinished if each.is_refused or (left_s < 0 and not each.is_waiting)]
-        if given_up:
+
+        def is_over(result: UnfinishedEvaluation) -> bool:
+            # A panel waits for its members, which have to be given up before it.
+            return result.is_refused or (left_s < 0 and not result.is_waiting)
+
+        if given_up := [*filter(is_over, unfinished)]:
             self._ledger.add_dead_letter([result.dead_letter(batch) for result in given_up], batch.id)
             _log("evaluations given up, see: tracejudge dead list", batch, given_up)
-            unfinished = [result for result in unfinished if result not in given_up]
+            unfinished = [*filterfalse(is_over, unfinished)]
         if not unfinished:
             self._leases.finish(batch.id, batch.judge_model)
             return

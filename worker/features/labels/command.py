@@ -35,7 +35,7 @@ from worker.base.commands.options import (
     print_table,
 )
 from worker.base.commands.progress import Meter, file_size
-from worker.base.commands.trace_files import split_lines
+from worker.base.commands.trace_files import Line, split_lines
 from worker.base.lookup.label_store import (
     MAX_TEXT_CHARS,
     MAX_VERDICT_BYTES,
@@ -109,8 +109,8 @@ class LineReader:
     def lines(self, file: BinaryIO) -> _Lines:
         """Yield the number of each line that is not blank with its label, its error, or None for an empty label."""
         for line in split_lines(file, _MAX_LINE_BYTES, needs_output=False):
-            if line.error or len(line.payload) > _MAX_LINE_BYTES:
-                yield line.number, LineError(line.error or f"is longer than {_MAX_LINE_BYTES >> 20} MiB")
+            if text := _error_of(line):
+                yield line.number, LineError(text)
                 continue
             try:
                 yield line.number, self.read(line.payload)
@@ -393,9 +393,15 @@ class _Import:
         self.attach((line.verdict for line in chunk if line.verdict is not None), lambda _: None)
 
 
+def _error_of(line: Line) -> str | None:
+    return f"is longer than {_MAX_LINE_BYTES >> 20} MiB" if len(line.payload) > _MAX_LINE_BYTES else line.error
+
+
 def read_verdicts(file: BinaryIO) -> Iterator[Verdict]:
     """Read verdicts, one a line, as `tail --json` and `evaluate` print them, or raise ``ClickException``."""
     for line in split_lines(file, _MAX_LINE_BYTES):
+        if text := _error_of(line):
+            raise click.ClickException(f"{file.name}: line {line.number} {text}")
         try:
             yield _verdict_decoder.decode(line.payload)
         except (msgspec.DecodeError, RecursionError) as error:
