@@ -94,8 +94,8 @@ def page() -> str:
     return "".join((_INTRODUCTION, lexical, *msgspec.json.decode(_SECTIONS.read_bytes()).values(), _ENDING))
 
 
-async def _measure(runner: JudgeRunner, most: int) -> str:
-    """Measure all rows, with the first ``most`` traces of each label."""
+async def _measure(runner: JudgeRunner, most: int, *, shows_progress: bool = False) -> str:
+    """Measure all rows, with the first ``most`` traces of each label; a model of the network takes up to hours."""
     traces, rows = _traces(), _TABLE
     for asked in ASKED:
         judge = catalogue()[asked.judge]
@@ -112,7 +112,10 @@ async def _measure(runner: JudgeRunner, most: int) -> str:
         yes, no = found.true_pass + found.false_fail, found.false_pass + found.true_fail
         accuracy = "-" if found.balanced_accuracy is None else f"{found.balanced_accuracy:.3f}"
         named = f"`{asked.judge}` | `{asked.metric}` | `{asked.label}`"
-        rows += f"| {named} | {yes} / {no} | {sum(found.unscored.values())} | {accuracy} |\n"
+        row = f"| {named} | {yes} / {no} | {sum(found.unscored.values())} | {accuracy} |\n"
+        if shows_progress:
+            sys.stderr.write(row)
+        rows += row
     await runner.aclose()
     return rows
 
@@ -134,7 +137,7 @@ def main() -> None:
     name, most, note = sys.argv[1:]
     notes = DelayNotes(OFFLINE_PATIENCE_S)
     runner = JudgeRunner(open_model(load(os.environ, needs_rules=False), name, OFFLINE_TRIES, notes.bind))
-    rows = asyncio.run(_measure(runner, int(most)))
+    rows = asyncio.run(_measure(runner, int(most), shows_progress=True))
     span = f"Measured on {dt.datetime.now(dt.UTC):%Y-%m-%d} on at most {int(most):,} of the traces of each label."
     section = f"\n## `{runner.judge_model}`\n\n{span} {note}".rstrip() + f"\n{rows}"
     sections = msgspec.json.decode(_SECTIONS.read_bytes()) | {runner.judge_model: section}
