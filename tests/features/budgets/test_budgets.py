@@ -1,37 +1,40 @@
-"""Budgets in Redis and in the worker: reservations, refused calls, and rates that ingest reduces."""
+"""Budgets in Redis and in the worker: what calls reserve and cost, refused calls, and what a mistake is."""
 
+import asyncio
 import json
-from collections.abc import Callable
+import random
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
-from support.judging_parts import MODEL, YES, Workers, assert_settled, choose
-from support.replay_parts import Replays, take
-from support.stage_parts import Keyspace, make_trace, make_traces, rules_of, sampler_of, settings_of
+from support.judging_parts import MODEL, YES, Workers, assert_settled, choose, output
+from support.processes import wait_until
+from support.stage_parts import Keyspace, make_trace, rules_of, settings_of
+from support.tables import read_table
 
-from judges.core.model import ModelSettings, Price
-from judges.endpoints.client import LimitedModel
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
+from judges.endpoints.client import LimitedModel, Retries
+from judges.models.lexical import LexicalModel
+from judges.models.registry import PROVIDERS
 from worker.base.accounting import read_account
-from worker.base.doctor.lint import setting_warnings
-from worker.base.monitor.gauges import MonitorParts
+from worker.base.doctor.lint import lint, setting_warnings
+from worker.base.monitor.feature import Monitor
 from worker.core.config.loading import load
-from worker.core.config.settings import NANO, Rule, Settings, SettingsError
-from worker.core.telemetry.metrics import Metrics
-from worker.features.budgets.control import (
-    MIN_FACTOR,
-    NOT_REDUCED,
-    BudgetController,
-    BudgetMetrics,
-    read_demand,
-    segment_factors,
-)
+from worker.core.config.settings import NANO, Rule, SettingsError
+from worker.core.queue.batch import CascadeStep, Evaluation
+from worker.core.storage.client import ScriptCall, Store
+from worker.features.budgets.control import NOT_REDUCED, read_demand
 from worker.features.budgets.feature import Budget, BudgetKeys
-from worker.features.budgets.rates import RateAdjuster, Rates, read_segments
-from worker.features.budgets.reservations import Budgets
-from worker.features.budgets.spending import check_spending
+from worker.features.budgets.reservations import Budgets, demand_terms
 
+DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
+WORKERS = 50
+SAFETY = Evaluation("e", "472222", "safety", "v", 0.5)
 # Two texts of the script's answers; a request and its answer cost the same number of tokens.
 TOKENS = 2 * len(YES)
 
@@ -51,11 +54,19 @@ class BudgetClient:
     def settle(self, number: int, usd: int, true_usd: int, *, weight: str = "1") -> int:
         return self._keyspace.store.run("budget_settle", self.keys, (true_usd, 7, f"{number} {usd} 0 {weight} 5"))
 
+    def read(self, *places: int) -> tuple[int, ...]:
+        spent, _ = self._keyspace.store.run("budget_state", self.keys, ())
+        return tuple(int(spent[place] or 0) for place in places)
+
     @property
     def state(self) -> tuple[int, ...]:
         """USD of the day and of the hour, reserved USD, refused calls."""
-        spent, _ = self._keyspace.store.run("budget_state", self.keys, ())
-        return tuple(int(spent[place] or 0) for place in (0, 1, 4, 6))
+        return self.read(0, 1, 4, 6)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Tokens of the day, reserved ones, and how many calls are reserved."""
+        return (*self.read(2, 5), self._keyspace.client.zcard(self.keys[1]))
 
     @property
     def demand(self) -> dict[str, int]:
@@ -68,16 +79,54 @@ class BudgetClient:
         return amounts
 
 
-class Ingest:
-    """A sampler with the hook that adjusts its rates, as one thread of ingest has them."""
+class Endpoint:
+    """Answers each request with its reply, or raises it; ``None`` never answers."""
 
-    def __init__(self, keyspace: Keyspace, settings: Settings, *, clock: Callable[[], float]) -> None:
-        self._rates = RateAdjuster(settings, keyspace.store, clock)
-        self.sampler = sampler_of(settings, self._rates)
+    def __init__(self, reply: ChatResponse | Exception | None, settings: ModelSettings = MODEL) -> None:
+        self.settings = settings
+        self.reached = 0
+        self._reply = reply
 
-    def exchange_due(self) -> None:
-        if self._rates.before_read():
-            self.sampler.clear()
+    async def complete(self, request: ChatRequest) -> ChatResponse:  # noqa: ARG002 - the protocol's
+        self.reached += 1
+        if self._reply is None:
+            await asyncio.Event().wait()
+        if isinstance(self._reply, Exception):
+            raise self._reply
+        assert self._reply is not None
+        return self._reply
+
+    async def aclose(self) -> None:
+        pass
+
+
+def budgets_of(**fields: Any) -> dict[str, Budget]:
+    return {"all": Budget(**fields)}
+
+
+def paying(keyspace: Keyspace, **settings: Any) -> Budgets:
+    options = {"models": {"default": MODEL}, "budgets": budgets_of(tokens_per_day=10**9), **settings}
+    loaded = settings_of(keyspace, **options)
+    return Budgets(loaded, keyspace.store, rules_of(loaded))
+
+
+REQUEST = ChatRequest((), "safety", {}, heuristic=dict, max_output_tokens=100)
+
+
+def call(budgets: Budgets, *replies: ChatResponse | Exception, model: ModelSettings = MODEL) -> None:
+    """Make calls at the same time, and wait until all costs are written."""
+
+    async def run() -> None:
+        limited = [LimitedModel(Endpoint(reply, model), retries=Retries(attempts=1)) for reply in replies]
+        paid = [budgets.wrap(each, make_trace(number), SAFETY) for number, each in enumerate(limited)]
+        ends = await asyncio.gather(*(each.complete(REQUEST) for each in paid), return_exceptions=True)
+        await budgets.aclose()
+        assert [isinstance(end, Exception) for end in ends] == [isinstance(reply, Exception) for reply in replies], ends
+
+    asyncio.run(run())
+
+
+# --- the scripts ---
 
 
 def test_a_reservation_is_replaced_by_the_true_cost_once(keyspace: Keyspace) -> None:
@@ -93,14 +142,29 @@ def test_a_reservation_is_replaced_by_the_true_cost_once(keyspace: Keyspace) -> 
     assert budget.state == (50, 50, 0, 1)
     assert budget.demand == {"usd": 20 + 4 * 30, "tokens": 7 + 4 * 7}
     assert all(keyspace.client.ttl(key) > 0 for key in keyspace.client.scan_iter(f"{budget.keys[0]}*"))
-
-
-def test_an_expired_reservation_counts_as_it_was_reserved(keyspace: Keyspace) -> None:
-    budget = BudgetClient(keyspace, 100)
+    keyspace.next_case("an expired reservation counts as it was reserved")
     assert budget.reserve(1, 60, lifetime_ms=0)
     assert budget.state == (60, 60, 0, 0)
     assert budget.settle(1, 60, 20) == 0
     assert budget.state == (60, 60, 0, 0)
+    keyspace.next_case("amounts of lost reservations are released")
+    assert budget.reserve(1, 5, 5)
+    keyspace.client.delete(budget.keys[1])
+    assert (budget.state, budget.tokens) == ((0, 0, 0, 0), (0, 0, 0))
+    for place in range(4):
+        keyspace.next_case(f"limit {place} refuses amounts beyond it")
+        budget = BudgetClient(keyspace, *[-1] * place, 10)
+        usd, tokens = (10, 0) if place < 2 else (0, 10)
+        assert budget.reserve(1, usd, tokens)
+        assert not budget.reserve(2, usd // 10, tokens // 10)
+    now = keyspace.store.now_ms()
+    for back, kept in ((1, [5, 6, 7, 8]), (2, [0] * 4)):
+        keyspace.next_case(f"a clock that is set back by {back} begins no period anew")
+        # The hash says that a later period has begun.
+        periods = {"day": now // DAY_MS + back, "hour": now // HOUR_MS + back}
+        spent = {"usd:day": 5, "usd:hour": 6, "tokens:day": 7, "tokens:hour": 8}
+        keyspace.client.hset(budget.keys[0], mapping={**periods, **spent})
+        assert list(budget.read(0, 1, 2, 3)) == kept
 
 
 def test_a_call_reserves_in_all_its_budgets_or_in_none(keyspace: Keyspace) -> None:
@@ -119,38 +183,155 @@ def test_a_call_reserves_in_all_its_budgets_or_in_none(keyspace: Keyspace) -> No
     assert (wide.state, narrow.state) == ((0, 0, 10, 0), (0, 0, 10, 1))
     assert keyspace.store.run("budget_settle", keys, (3, 0, *reservations(0, 8))) == 2
     assert (wide.state, narrow.state) == ((3, 3, 2, 0), (3, 3, 2, 1))
-    day = keyspace.store.now_ms() // 86_400_000
+    day = keyspace.store.now_ms() // DAY_MS
     demand = [read_demand(keyspace.store, name, day)["usd"] for name in ("wide", "narrow")]
     assert [list(each) for each in demand] == [[5], [NOT_REDUCED]], "each budget has its own priority"
 
 
-def test_every_limit_refuses_amounts_beyond_it(keyspace: Keyspace) -> None:
-    for number in range(4):
-        limits = [-1] * 4
-        limits[number] = 10
-        budget = BudgetClient(keyspace, *limits, name=f"limit{number}")
-        unit = ("usd", "tokens")[number // 2]
-        assert budget.reserve(1, **{"usd": 0, "tokens": 0, unit: 10}), unit
-        assert not budget.reserve(2, **{"usd": 0, "tokens": 0, unit: 1}), unit
+def test_fifty_processes_overshoot_by_no_more_than_their_calls_in_flight(keyspace: Keyspace) -> None:
+    # Fifty workers with a connection each. A call costs up to three times what it reserves.
+    limit, reserved, dearest = 20_000, 100, 300
+    budget = BudgetClient(keyspace)
+
+    def work(number: int) -> tuple[int, int]:
+        store, chance, cost, refused = Store(keyspace.url, keyspace.keys), random.Random(number), 0, 0
+        try:
+            for call in range(40):
+                reservation = f"{number}-{call} 0 {reserved} 1 5"
+                if store.run("budget_reserve", budget.keys, (60_000, reservation, -1, -1, limit, -1)):
+                    refused += 1
+                    continue
+                tokens = chance.randint(reserved // 2, dearest)
+                cost += tokens
+                assert store.run("budget_settle", budget.keys, (0, tokens, reservation)) == 1
+        finally:
+            store.close()
+        return cost, refused
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        spendings = list(pool.map(work, range(WORKERS)))
+    total, *reserved_now = budget.tokens
+    assert total == sum(cost for cost, _ in spendings), "each call is charged once"
+    assert limit - dearest <= total <= limit + WORKERS * dearest
+    assert reserved_now == [0, 0]
+    assert budget.state[3] == sum(refused for _, refused in spendings) > 0
 
 
-def test_fifty_workers_overshoot_by_no_more_than_their_calls_in_flight(keyspace: Keyspace) -> None:
-    # Each call costs four times what it reserves, the worst that an estimate may be wrong.
-    budget, limit, dearest = BudgetClient(keyspace, 1_000), 1_000, 8
-    number, flights = 0, 50
-    while True:
-        begun = [number + flight for flight in range(flights) if budget.reserve(number + flight, 2)]
-        if not begun:
-            break
-        for call in begun:
-            assert budget.settle(call, 2, dearest) == 1
-        number += flights
-    spent = budget.state[0]
-    assert limit < spent <= limit + flights * dearest
+# --- calls ---
 
 
-def budgets_of(**fields: Any) -> dict[str, Budget]:
-    return {"all": Budget(**fields)}
+def test_only_a_known_cost_replaces_a_reservation(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = BudgetClient(keyspace)
+    cases: Sequence[tuple[ChatResponse | Exception, tuple[int, int, int]]] = (
+        (ChatResponse(YES, input_tokens=30, output_tokens=7), (37, 0, 0)),
+        (ModelUnavailableError("away"), (37, 0, 0)),
+        (ChatResponse(YES), (37, 100, 1)),
+        (ModelTimeoutError("late"), (37, 200, 2)),
+        (ChatResponse(YES, output_tokens=7, invalid=("usage",)), (37, 300, 3)),
+    )
+    for reply, expected in cases:
+        call(paying(keyspace), reply)
+        assert budget.tokens == expected, reply
+    keyspace.next_case("tokens from a cache are charged at their own price")
+    model = structs.replace(MODEL, price=Price(input=10.0, output=1.0, cached_input=1.0))
+    answer = ChatResponse(YES, input_tokens=1000, output_tokens=10, cached_tokens=600, written_tokens=200)
+    call(paying(keyspace, models={"default": model}, budgets=budgets_of(usd_per_day=1.0)), answer, model=model)
+    # 10^-9 USD: 400 tokens at 10 USD a million, 600 at 1, a quarter more for 200, and the answer.
+    assert budget.state[0] == 1000 * (400 * 10 + 600 * 1 + 200 * 2.5 + 10)
+    keyspace.next_case("Redis has forgotten the script, which is loaded for the whole group")
+    keyspace.client.script_flush()
+    call(paying(keyspace), *[ChatResponse(YES, input_tokens=1)] * 3)
+    assert budget.tokens == (3, 0, 0)
+    keyspace.next_case("the rules of a judge pay where no rule names the model")
+    rules = (Rule.from_keys(name="one", judges=("safety",), budget="own", priority=8),)
+    second = structs.replace(MODEL, model="second")
+    own = {"models": {"default": MODEL, "second": second}, "budgets": {"own": Budget(tokens_per_day=10**6)}}
+    call(paying(keyspace, rules=rules, **own), ChatResponse(YES, input_tokens=9), model=second)
+    assert BudgetClient(keyspace, name="own").tokens == (9, 0, 0)
+    monkeypatch.setitem(PROVIDERS, "words", PROVIDERS["lexical"])
+    for provider in ("lexical", "words"):
+        heuristic = ModelSettings(provider=provider)
+        budgets, lexical = paying(keyspace, models={"default": heuristic}), LexicalModel(heuristic)
+        assert budgets.wrap(lexical, make_trace(1), SAFETY) is lexical, "a heuristic costs nothing"
+
+
+def test_a_call_that_is_cancelled_before_it_is_sent_costs_nothing(
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, run_each = threading.Event(), keyspace.store.run_each
+
+    async def run() -> None:
+        loop, reached = asyncio.get_running_loop(), asyncio.Event()
+
+        def held(calls: Sequence[ScriptCall]) -> list[Any]:
+            loop.call_soon_threadsafe(reached.set)
+            assert goes_on.wait(10.0)
+            return run_each(calls)
+
+        monkeypatch.setattr(keyspace.store, "run_each", held)
+        budgets, endpoint = paying(keyspace), Endpoint(None)
+        asked = asyncio.create_task(budgets.wrap(LimitedModel(endpoint), make_trace(1), SAFETY).complete(REQUEST))
+        await reached.wait()
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        goes_on.set()
+        # Its end begins the settling, which `aclose` would not wait for.
+        while budgets._scripts._running is not None:
+            await asyncio.wait([budgets._scripts._running])
+        assert (endpoint.reached, BudgetClient(keyspace).tokens) == (0, (0, 0, 0))
+
+    asyncio.run(run())
+
+
+def test_calls_that_no_sampling_rate_reduces_are_charged_apart() -> None:
+    halved, full = (
+        Rule.from_keys(name="halved", judges=("safety",), rate=0.5, priority=3, always=("error",)),
+        Rule.from_keys(name="full", judges=("safety",), priority=7),
+    )
+    divided = Rule.from_keys(name="divided", judges=("safety",), rate=0.1, stratify=("model",))
+    fine, failed = make_trace(1), make_trace(2, error=True)
+    certain, second = structs.replace(SAFETY, probability=1.0), CascadeStep("both", "v", 0.25, is_chosen=True)
+    cases = (
+        ((SAFETY, (halved,), fine), (1.0, 3)),
+        ((structs.replace(SAFETY, probability=0.125), (halved,), fine), (4.0, 3)),
+        ((structs.replace(SAFETY, probability=0.125, cascade=second), (halved,), fine), (1.0, 3)),
+        ((structs.replace(SAFETY, probability=0.25), (halved, full), fine), (4.0, 7)),
+        ((certain, (full,), fine), (1.0, 7)),
+        ((certain, (halved,), failed), (1.0, NOT_REDUCED)),
+        # One of the first traces of a new value.
+        ((certain, (halved,), fine), (1.0, NOT_REDUCED)),
+        ((certain, (divided,), fine), (1.0, 5)),
+        ((structs.replace(SAFETY, origin="replay"), (halved,), fine), (1.0, NOT_REDUCED)),
+        ((SAFETY, (), fine), (1.0, NOT_REDUCED)),
+    )
+    for arguments, expected in cases:
+        assert demand_terms(*arguments) == expected, arguments
+
+
+def test_budgets_pay_for_their_rules_judges_and_models(keyspace: Keyspace) -> None:
+    rules = (
+        Rule.from_keys(name="a", judges=("safety",), budget="own"),
+        Rule.from_keys(name="b", judges=("groundedness", "safety"), priority=7, rate=0.5),
+    )
+    by_kind = {"judges": ("groundedness",), "rules": ("b",), "models": ("other",)}
+    names = {name: Budget(tokens_per_day=1) for name in ("all", "own")}
+    names |= {kind: Budget(tokens_per_day=1, **{kind: value}) for kind, value in by_kind.items()}
+    models = {"default": MODEL, "other": ModelSettings(provider="lexical")}
+    settings = settings_of(keyspace, rules=rules, budgets=names, models=models)
+    budgets, compiled = Budgets(settings, keyspace.store, rules_of(settings)), rules_of(settings)
+
+    def pay(judge: str, model: str = "scripted") -> set[str]:
+        asking = compiled.find_rules(make_trace(1, context=["x"]), judge, model)
+        return {name for name, each in names.items() if budgets.pays(name, each, asking, judge, model)}
+
+    assert pay("safety") == {"all", "own", "rules"}
+    assert pay("groundedness") == {"all", "judges", "rules"}
+    assert pay("relevance_to_query") == {"all"}, "no rule asks for it, as in a replay"
+    assert pay("relevance_to_query", "lexical") == {"all", "models"}
+
+
+# --- a judging worker ---
 
 
 def test_calls_beyond_the_budget_are_unscored_and_the_rest_is_charged(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -165,221 +346,96 @@ def test_calls_beyond_the_budget_are_unscored_and_the_rest_is_charged(keyspace: 
         asked = len(worker.judged_texts)
         if asked < first + 4:
             break
-    account = read_account(keyspace.store)
-    refused = account.reasons["unscored:over_budget"]
-    assert asked > 0
-    assert refused > 0
+    refused = read_account(keyspace.store).reasons["unscored:over_budget"]
+    assert min(asked, refused) > 0
     worker.judging.stop(0.1)
-    state = BudgetClient(keyspace, 0).state
-    assert state[0] == round(asked * cost * NANO)
-    assert state[0] <= 0.005 * NANO
+    state = BudgetClient(keyspace).state
+    assert state[0] == round(asked * cost * NANO) <= 0.005 * NANO
     assert state[2:] == (0, refused)
 
 
 def test_an_exempt_judge_is_charged_but_never_refused(keyspace: Keyspace, new_worker: Workers) -> None:
-    budgets = budgets_of(tokens_per_hour=1, exempt=("safety",))
+    budgets = {"free": Budget(tokens_per_hour=1, exempt=("safety",)), "kept": Budget(tokens_per_hour=10**9)}
     (batch_id,) = choose(keyspace, 2, budgets=budgets)
     worker = new_worker(limited=LimitedModel, budgets=budgets)
-    worker.run(batch_id)
-    assert_settled(keyspace, scored=2)
+    worker.run(batch_id, scored=2)
     worker.judging.stop(0.1)
-    state, _ = keyspace.store.run("budget_state", BudgetKeys(keyspace.keys.prefix).budget("all"), ())
-    assert int(state[2]) == 2 * TOKENS
-
-
-def test_budgets_pay_for_their_rules_judges_and_models(keyspace: Keyspace) -> None:
-    rules = (
-        Rule.from_keys(name="a", judges=("safety",), budget="own"),
-        Rule.from_keys(name="b", judges=("groundedness", "safety"), priority=7, rate=0.5),
-    )
-    names = {
-        "all": Budget(tokens_per_day=1),
-        "own": Budget(tokens_per_day=1),
-        "judge": Budget(tokens_per_day=1, judges=("groundedness",)),
-        "rule": Budget(tokens_per_day=1, rules=("b",)),
-        "model": Budget(tokens_per_day=1, models=("other",)),
-    }
-    models = {"default": MODEL, "other": ModelSettings(provider="lexical")}
-    settings = settings_of(keyspace, rules=rules, budgets=names, models=models)
-    own = rules_of(settings)
-    budgets = Budgets(settings, keyspace.store, own)
-
-    def paying(judge: str, model: str = "scripted") -> set[str]:
-        asking = own.find_rules(make_trace(1, context=["x"]), judge, model)
-        return {name for name, each in names.items() if budgets.pays(name, each, asking, judge, model)}
-
-    assert paying("safety") == {"all", "own", "rule"}
-    assert paying("groundedness") == {"all", "judge", "rule"}
-    assert paying("relevance_to_query") == {"all"}, "no rule asks for it, as in a replay"
-    assert paying("relevance_to_query", "lexical") == {"all", "model"}
+    day = keyspace.store.now_ms() // DAY_MS
+    for name, priority in (("free", NOT_REDUCED), ("kept", 5)):
+        assert BudgetClient(keyspace, name=name).tokens == (2 * TOKENS, 0, 0), name
+        assert list(read_demand(keyspace.store, name, day)["tokens"]) == [priority], "its cost is not reducible"
 
 
 def test_without_redis_no_call_is_made_and_the_evaluation_waits(keyspace: Keyspace, new_worker: Workers) -> None:
     budgets = budgets_of(tokens_per_hour=10**9)
     (batch_id,) = choose(keyspace, 1, budgets=budgets)
     worker = new_worker(limited=LimitedModel, budgets=budgets)
-    keyspace.client.set(BudgetKeys(keyspace.keys.prefix).budget("all")[0], "not a hash")
+    keyspace.client.set(BudgetClient(keyspace).keys[0], "not a hash")
     worker.run(batch_id)
     assert worker.judged_texts == []
     assert keyspace.client.hget(keyspace.keys.holders, batch_id) == b"parked"
-    keyspace.client.delete(BudgetKeys(keyspace.keys.prefix).budget("all")[0])
+    keyspace.client.delete(BudgetClient(keyspace).keys[0])
 
 
-def test_the_controller_writes_factors_and_ingest_samples_by_them(keyspace: Keyspace) -> None:
-    rules = (
-        Rule.from_keys(name="cut", judges=("safety",), rate=0.8, always=("error",), priority=1),
-        Rule.from_keys(name="kept", judges=("relevance_to_query",), rate=0.8, priority=9),
-    )
-    # The costs are of priority 5; a lower one is reduced no less.
-    settings = settings_of(keyspace, rules=rules, budgets=budgets_of(usd_per_day=1e-6, exempt=("relevance_to_query",)))
-    budget = BudgetClient(keyspace)
-    for number in range(3):
-        assert budget.reserve(number, 1000)
-        assert budget.settle(number, 1000, 1000) == 1
-    metrics = Metrics(settings)
-    assert BudgetController(MonitorParts(settings, keyspace.store, metrics, rules_of(settings))).adjust().factors == {
-        "cut": MIN_FACTOR
-    }
-    own = metrics.table(BudgetMetrics)
-    gauges = {
-        gauge.describe()[0].name.removeprefix("tracejudge_"): gauge.labels("all")._value.get()
-        for gauge in (own.budget_spent, own.budget_limit, own.budget_factor)
-    }
-    assert gauges == {"budget_spent_usd": 3e-6, "budget_limit_usd": 1e-6, "budget_rate_factor": MIN_FACTOR}
-    assert own.budget_spent_ratio.labels("all", "usd_per_day")._value.get() == pytest.approx(3)
-    ((result, what),) = [(each.result, each.what) for each in check_spending(settings, keyspace.store)]
-    assert (result, "all has spent 300% of usd_per_day" in what) == ("warning", True)
-    rich = settings_of(keyspace, rules=rules, budgets=budgets_of(usd_per_day=1.0, tokens_per_hour=10**9))
-    assert [each.result for each in check_spending(rich, keyspace.store)] == ["ok"]
-    assert check_spending(rich, keyspace.store)[0].what == "no limit of a budget is reached"
-    priced = structs.replace(MODEL, price=Price(1, 1), max_output_tokens=2_000)
-    for usd, is_refused in ((0.001, True), (1.0, False)):
-        asked = settings_of(keyspace, rules=rules, budgets=budgets_of(usd_per_day=usd), models={"default": priced})
-        assert ("budget-not-kept" in {fault.code for fault in setting_warnings(asked)}) == is_refused, usd
-    small = BudgetClient(keyspace, 1)
-    assert not small.reserve(9, 1000)
-    assert check_spending(rich, keyspace.store)[0].what.endswith("is reached; 1 call was refused so far")
-    rates = json.loads(keyspace.client.get(BudgetKeys(keyspace.keys.prefix).rates))
-    assert rates == {"factors": {"cut": MIN_FACTOR}}
-    assert 0 < keyspace.client.ttl(BudgetKeys(keyspace.keys.prefix).rates) <= 3600
-    keyspace.client.set(BudgetKeys(keyspace.keys.prefix).rates, json.dumps({"factors": {"cut": 0.25}}))
-    moments = iter((0.0, 1.0, 10.0))
-    ingest = Ingest(keyspace, settings, clock=lambda: 100 + next(moments))
-    trace, failed, sampler = make_traces([1])[0], make_trace(1, error=True), ingest.sampler
-    ingest.exchange_due()
-    probabilities = {
-        choice.judge: choice.probability for each in range(200) for choice in sampler.sample(make_trace(each)).choices
-    }
-    assert probabilities == {"safety": 0.2, "relevance_to_query": 0.8}
-    assert {choice.judge: choice.probability for choice in sampler.sample(failed).choices}["safety"] == 1.0
-    assert [rule.rate for rule in sampler.rules.find_rules(trace, "safety", "lexical")] == [0.8]
+def test_reservations_of_a_dead_worker_count_as_reserved_and_nothing_is_lost(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
+    budgets, budget = budgets_of(tokens_per_day=10**9), BudgetClient(keyspace)
+    (batch_id,) = choose(keyspace, 2, budgets=budgets)
+    dead = new_worker(limited=LimitedModel, budgets=budgets)
+    dead.model.hung = {output(0), output(1)}
+    dead.begin(batch_id)
+    wait_until(lambda: len(dead.model.reached) == 2, what="both requests")
+    settled, reserved, calls = budget.tokens
+    assert (settled, calls) == (0, 2)
+    # Its calls hang, as those of a killed worker; its lease and its reservations expire.
+    keyspace.make_due(batch_id)
+    keyspace.client.zadd(budget.keys[1], dict.fromkeys(keyspace.client.zrange(budget.keys[1], 0, -1), 1))
+    successor = new_worker(limited=LimitedModel, budgets=budgets)
+    successor.sweep(scored=2)
+    successor.close()
+    both = (reserved + 2 * TOKENS, 0, 0)
+    assert budget.tokens == both
+    dead.model.hung.clear()
+    dead.end()
+    dead.close()
+    assert budget.tokens == both, "the late answers are charged already"
+    assert_settled(keyspace, scored=2)
+
+
+# --- the configuration ---
 
 
 def test_settings_of_budgets_are_checked() -> None:
-    def error_of(table: dict[str, Any], **rule: Any) -> str:
+    for budget, rule, expected in read_table(__file__, "mistakes"):
         tables = {
-            "BUDGETS": {"all": table},
+            "BUDGETS": {"all": budget},
             "RULES": [{"name": "one", "judges": ["safety"], **rule}],
             "MODELS": {"default": {"provider": "lexical"}},
         }
         with pytest.raises(SettingsError) as caught:
             load({f"TRACEJUDGE_{name}": json.dumps(table) for name, table in tables.items()})
-        return str(caught.value)
-
-    limit = {"tokens_per_day": 5}
-    cases = (
-        (error_of({}), "budgets.all: has no limit"),
-        (error_of({"usd_per_day": 0}), "budgets.all.usd_per_day"),
-        (error_of({"usd_per_dya": 1}), "usd_per_dya"),
-        (error_of({**limit, "rules": ["two"]}), "budgets.all.rules: there is no rule 'two'"),
-        (error_of({**limit, "judges": ["safty"]}), "budgets.all.judges: there is no judge of a rule 'safty'"),
-        (error_of({**limit, "exempt": ["groundedness"]}), "budgets.all.exempt: there is no judge of a rule"),
-        (error_of({**limit, "models": ["large"]}), "budgets.all.models: there is no model 'large'"),
-        (error_of({"usd_per_day": 5, "models": ["default"]}), "no price to keep USD by"),
-        (error_of(limit, budget="al"), "rules[0].budget: there is no [budgets.al]"),
-        (error_of(limit, priority=10), "priority"),
-    )
-    for text, expected in cases:
-        assert expected in text, text
+        assert expected in str(caught.value), expected
 
 
-def test_a_divided_rate_gives_rare_segments_as_many_verdicts_at_the_same_mean_rate(keyspace: Keyspace) -> None:
-    traffic = {"large": 900, "small": 90, "tiny": 10}
-    settings = settings_of(
-        keyspace, rules=(Rule.from_keys(name="one", judges=("safety",), rate=0.1, stratify=("model",)),)
-    )
-    moments = iter((100.0, 106.0, 112.0, 118.0))
-    ingest = Ingest(keyspace, settings, clock=lambda: next(moments))
-    traces = [make_trace(number, model=model) for model, many in traffic.items() for number in range(many)]
+def test_doctor_and_lint_name_models_without_a_price_and_rates_that_stay(keyspace: Keyspace) -> None:
+    unpriced = structs.replace(MODEL, price=None, model="x")
+    models = {"default": MODEL, "free": unpriced, "words": ModelSettings(provider="lexical")}
+    in_usd, in_tokens = Budget(usd_per_day=1.0), Budget(tokens_per_day=10_000)
 
-    def probabilities() -> dict[str | None, set[float]]:
-        by_model: dict[str | None, set[float]] = {}
-        for trace in traces:
-            for choice in ingest.sampler.sample(trace).choices:
-                by_model.setdefault(trace.model, set()).add(choice.probability)
-        return by_model
+    def findings(budget: Budget, **settings: Any) -> list[str]:
+        config = settings_of(keyspace, **{"models": models, "budgets": {"all": budget}, **settings})
+        return [fault.text for fault in setting_warnings(config) if fault.code == "budget-not-kept"]
 
-    ingest.exchange_due()
-    assert probabilities()["large"] == {0.1}, "before anything is known"
-    ingest.exchange_due()
-    counts = read_segments(keyspace.store, 112.0, 1)
-    assert counts == {"one": traffic}
-    Rates(segments={"one": segment_factors(0.1, counts["one"])}).write(keyspace.store)
-    ingest.exchange_due()
-    rates = {model: names.pop() for model, names in probabilities().items()}
-    assert rates["tiny"] == 1.0
-    # 100 verdicts: 10 of the tiny one, and 45 of each of the others.
-    assert rates == pytest.approx({"large": 0.05, "small": 0.5, "tiny": 1.0}, rel=0.03)
-    assert sum(rates[model] * many for model, many in traffic.items()) == pytest.approx(100, rel=0.03)
-    assert keyspace.client.ttl(BudgetKeys(keyspace.keys.prefix).segments(0)) > 0
-    assert segment_factors(1.0, traffic) == {}, "every trace is judged anyway"
-    assert segment_factors(0.5, {"only": 7}) == {"only": 1.0}
-
-
-def test_the_first_traces_an_hour_of_a_new_release_are_chosen_by_all_workers_together(keyspace: Keyspace) -> None:
-    settings = settings_of(
-        keyspace, rules=(Rule.from_keys(name="one", judges=("safety",), rate=0.0, first_per_hour=3),)
-    )
-    now = [1_000_000.0]
-    workers = [Ingest(keyspace, settings, clock=lambda: now[0]) for _ in range(2)]
-
-    def exchange(seconds: float) -> None:
-        now[0] += seconds
-        for each in workers:
-            each.exchange_due()
-
-    def chosen(worker: int, release: str, many: int) -> int:
-        traces = [make_trace(number, release=release, model="m") for number in range(many)]
-        choices = [choice for trace in traces for choice in workers[worker].sampler.sample(trace).choices]
-        assert {choice.probability for choice in choices} <= {1.0}
-        return len(choices)
-
-    exchange(0)
-    assert chosen(0, "v1", 2) == 2
-    exchange(6)
-    assert chosen(1, "v1", 0) == 0
-    assert chosen(0, "v1", 10) == 1
-    exchange(6)
-    exchange(3600)
-    assert chosen(0, "v1", 10) == 3, "in the next hour"
-    exchange(6)
-    exchange(24 * 3600)
-    assert chosen(0, "v1", 1) == 1, "until the next exchange"
-    exchange(6)
-    exchange(3600)
-    assert chosen(0, "v1", 10) == 0, "known for a day"
-    assert chosen(0, "v2", 10) == 3, "a new release"
-    late = Ingest(keyspace, settings, clock=lambda: now[0])
-    late.exchange_due()
-    assert not late.sampler.sample(make_trace(1, release="v1", model="m")).choices, "a worker that starts later"
-    rule = {"name": "s", "judges": ["user_frustration"], "unit": "session", "first_per_hour": 3}
-    with pytest.raises(SettingsError, match=r"first_per_hour: counts traces"):
-        load({"TRACEJUDGE_RULES": json.dumps([rule])})
-
-
-def test_a_replay_chooses_the_first_traces_of_new_values(keyspace: Keyspace) -> None:
-    for trace in make_traces(range(20)):
-        keyspace.add(trace)
-    take(keyspace)
-    rule = Rule.from_keys(name="all", judges=("safety",), rate=0.0, first_per_hour=3)
-    assert Replays(keyspace, rules=(rule,)).make("safety")["chosen"] == 3
+    assert findings(in_tokens) == findings(in_usd, models={"default": MODEL}) == []
+    (what,) = findings(in_usd)
+    assert what.split(": ")[1].split(";")[0] == "free"
+    small, priced = Budget(tokens_per_day=10), structs.replace(MODEL, price=Price(1, 1), max_output_tokens=2_000)
+    below = [f"all is below the longest answer of {name}" for name in ("default", "free")]
+    assert [what.partition(",")[0] for what in findings(small)] == below
+    for usd, is_refused in ((0.001, True), (1.0, False)):
+        assert bool(findings(Budget(usd_per_day=usd), models={"default": priced})) is is_refused, usd
+    (what,) = findings(in_tokens, monitor=Monitor(enabled=False))
+    assert "monitor is disabled" in what
+    found = lint({}, str(Path(__file__).parent / "data/budget.toml"))
+    assert [(finding.key, finding.code, finding.line) for finding in found] == [("budgets", "TJ104", 5)]
