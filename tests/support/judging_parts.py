@@ -1,6 +1,7 @@
 """What the tests of judging share: a worker whose model follows a script, and batches as ingest leaves them."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import pytest
 
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, Price
+from judges.core.verdict import Verdict
 from judges.endpoints.client import LimitedModel
 from judges.models.scripted import Answering, ScriptedModel, Step
 from judges.registry import catalogue
@@ -182,6 +185,30 @@ class JudgingWorker:
         if settled:
             assert_settled(self._keyspace, **settled)
 
+    def finish(self, *batch_ids: str) -> None:
+        """Run tasks, and what is chosen because of their verdicts, until no batch is left."""
+        self.run(*batch_ids)
+        while self._keyspace.batches():
+            self.sweep()
+
+    def say(self, *steps: Step | str | Answering, name: str = "default") -> None:
+        """Let a model follow another script from now on, again and again."""
+        self.models[name]._steps = itertools.cycle(steps)
+
+    def lose_answers(self, monkeypatch: pytest.MonkeyPatch, count: int = 2) -> list[object]:
+        """Let the answers to the first writes of verdicts be lost, and return them; what is written stays."""
+        record, lost = self.ledger.record, list[object]()
+
+        def lossy(finished: Any) -> Any:
+            fresh = record(finished)
+            if len(lost) < count:
+                lost.append(fresh)
+                refuse()
+            return fresh
+
+        monkeypatch.setattr(self.ledger, "record", lossy)
+        return lost
+
     def begin(self, batch_id: str) -> None:
         """Lease what there is capacity for, and run until the model answers."""
         self.model.answers.clear()
@@ -309,6 +336,12 @@ def ready(keyspace: Keyspace, judge_model: str = "scripted") -> list[str]:
 def judged(keyspace: Keyspace) -> list[str]:
     """List the traces that have a verdict, in order."""
     return sorted(entry["trace_id"] for entry in keyspace.outbox("j"))
+
+
+def verdicts(keyspace: Keyspace, **fields: object) -> list[Verdict]:
+    """Read the verdicts in the outbox that have these fields."""
+    read = [msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j")]
+    return [verdict for verdict in read if all(getattr(verdict, name) == value for name, value in fields.items())]
 
 
 def letters(keyspace: Keyspace) -> dict[str, DeadLetter]:
