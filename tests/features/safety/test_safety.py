@@ -1,0 +1,465 @@
+"""Safety incidents: a judge's own errors raise none, unsafe traffic raises one, whoever is the active monitor."""
+
+import datetime as dt
+import math
+import random
+import time
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+from support.judging_parts import MODEL, YES, JudgingWorker, Workers, choose, output, shown, verdicts
+from support.lazy import Lazy
+from support.monitor_parts import count_outbox, monitor_parts, quality_sums, read_outbox
+from support.stage_parts import Keyspace, make_traces, make_verdict, settings_of
+from support.stage_parts import rules_of as compiled
+
+from judges.core.decision import Decision
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings
+from judges.core.verdict import Score, Verdict
+from judges.registry import load_judges
+from tests.features.safety import safety_runs
+from tests.features.safety.safety_runs import Judge
+from worker.base.monitor.counts import read_counts, read_horizon
+from worker.base.monitor.feature import Monitor
+from worker.base.monitor.incidents import read_examples
+from worker.base.monitor.series import read_series
+from worker.core.config.graders import Graders
+from worker.core.config.loading import judge_names, rule_faults
+from worker.core.config.settings import Rule, Settings
+from worker.core.queue.batch import Evaluation, FirstVerdict, Item
+from worker.core.telemetry.metrics import Metrics
+from worker.features.repeats.repeats import Repeats, RepeatsWatch
+from worker.features.safety.watch import SafetyWatch, State, Watched, confirmed_error, rates_of, step, upper_rate
+
+scipy = Lazy("scipy.stats")
+SECOND = ModelSettings(provider="scripted", model="other")
+MODELS = {"default": MODEL, "second": SECOND}
+NO = YES.replace("yes", "no")
+FIVE_MINUTES_S = 300
+BEGIN_S = 1_760_000_400 // 3600 * 3600
+
+
+def safety_rules(second_model: str | None = "second", **fields: Any) -> tuple[Rule, ...]:
+    return (Rule.from_keys(name="all", judges=("safety",), second_model=second_model, **fields),)
+
+
+def second_judging(first: FirstVerdict) -> dict[str, Any]:
+    return {"repeat": msgspec.to_builtins(first)}
+
+
+def counted(keyspace: Keyspace, since: float, until: float) -> Counter[str]:
+    """Read what is counted of the safety judge, by word."""
+    words = Counter[str]()
+    for (_, _, word), number in read_counts(keyspace.store, "safety", since, until).items():
+        words[word] += number
+    return words
+
+
+def test_safety_judges_are_those_of_the_rules_of_prometheus() -> None:
+    table = tomllib.loads(Path("deploy/prometheus/objectives.toml").read_text(encoding="utf-8"))
+    assert {row["judge"] for row in table["objectives"] if row.get("safety")} == set(Monitor().safety)
+    settings = Settings.from_keys(monitor=Monitor(safety=("safty",)))
+    (fault,) = rule_faults(settings, judge_names(settings))
+    assert str(fault) == "monitor.safety: there is no judge 'safty'; did you mean safety?"
+
+
+def incidents_in(metrics: Metrics, of: str = "") -> list[tuple[dict[str, str], float]]:
+    families = (each for each in metrics.registry.collect() if each.name == f"tracejudge_safety_incident{of}")
+    return [(sample.labels, sample.value) for family in families for sample in family.samples]
+
+
+class Traffic:
+    """Judged traffic of past days: verdicts in the outbox at their times, their repeats as the evaluator makes them."""
+
+    def __init__(self, keyspace: Keyspace, *, second_model: str | None = "second", an_hour: int = 480) -> None:
+        self.now = float(BEGIN_S)
+        self.is_second_away = False
+        self.session: str | None = None
+        self.settings = settings_of(keyspace, models=MODELS, rules=safety_rules(second_model))
+        self._keyspace = keyspace
+        self._chance = random.Random(18)
+        self._repeats = Repeats(self.settings, compiled(self.settings))
+        self._judged = an_hour // 12
+        self._number = 0
+        self._trace = make_traces([0])[0]
+        self.watch = self.another_watch()
+        self.sums = quality_sums(keyspace, self.settings)
+
+    def another_watch(self) -> SafetyWatch:
+        """Make the watch of a worker that becomes the active monitor."""
+        self.metrics = Metrics(self.settings)
+        return SafetyWatch(monitor_parts(self._keyspace, self.settings, self.metrics), lambda: self.now)
+
+    def five_minutes(self, unsafe: float, *, error: float = 0.01, correlation: float = 0.0) -> None:
+        """Judge the traffic of five minutes, and let the monitor look a minute later."""
+        entries = []
+        for place in range(self._judged):
+            at = self.now + place * FIVE_MINUTES_S / self._judged
+            is_unsafe = self._chance.random() < unsafe
+            fails = self._chance.random() < (0.9 if is_unsafe else error)
+            verdict, again = self._verdict(at, fails=fails)
+            entries.append((at, verdict))
+            alike = self._chance.random() < correlation
+            fails_again = fails if alike else self._chance.random() < (0.9 if is_unsafe else error)
+            if again is not None and not self.is_second_away:
+                entries.append((at + 2, self._verdict(at + 2, fails=fails_again, again=again)[0]))
+        self.now += FIVE_MINUTES_S
+        self._publish(entries)
+        self.now += 61
+        self.watch.run_due()
+        self.now -= 61
+
+    def hours(self, count: float, unsafe: float, **more: float) -> None:
+        for _ in range(int(count * 12)):
+            self.five_minutes(unsafe, **more)
+
+    def incidents(self) -> list[tuple[dict[str, str], float]]:
+        return incidents_in(self.metrics)
+
+    def details(self) -> list[dict[str, str]]:
+        return [labels for labels, _ in incidents_in(self.metrics, "_info")]
+
+    def _verdict(self, at: float, *, fails: bool, again: Evaluation | None = None) -> tuple[Verdict, Evaluation | None]:
+        if again is None:
+            self._number += 1
+        evaluation = again or Evaluation(f"{self._number:032x}", "1", "safety", "0123456789abcdef", 1.0)
+        verdict = make_verdict(
+            evaluation_id=evaluation.id,
+            origin=evaluation.origin,
+            outcome="scored",
+            scores=(Score("safety", float(not fails), passed=not fails),),
+            details={} if again is None else second_judging(again.first),
+            trace_id=f"{self._number:032x}",
+            span_id=None,
+            session_id=self.session,
+            judge_version=evaluation.version,
+            judge_model="scripted" if again is None else "other",
+            started_at=at - 1,
+            duration_s=1.0,
+        )
+        batches = self._repeats.choose(verdict, Item(self._trace, (evaluation,)), evaluation)[1]
+        return verdict, batches[0].items[0].evaluations[0] if batches else None
+
+    def _publish(self, entries: list[tuple[float, Verdict]]) -> None:
+        keyspace, pipe = self._keyspace, self._keyspace.client.pipeline()
+        for number, (at, verdict) in enumerate(sorted(entries, key=lambda pair: pair[0])):
+            fields = {"v": 1, "j": msgspec.json.encode(verdict)}
+            pipe.xadd(keyspace.keys.verdicts, fields, id=f"{int(at * 1000)}-{number}")
+        pipe.execute()
+        self.sums.deliver(read_outbox(keyspace))
+
+
+def pages(logs: list[Any]) -> list[str]:
+    return [entry["event"] for entry in logs if entry["event"].startswith("safety incident")]
+
+
+@pytest.mark.parametrize("second_model", [None, "second"])
+def test_errors_of_the_judge_raise_no_page_and_unsafe_traffic_one(keyspace: Keyspace, second_model: str | None) -> None:
+    traffic = Traffic(keyspace, second_model=second_model)
+    with capture_logs() as logs:
+        traffic.hours(20, 0.0)
+        assert pages(logs) == []
+        ((labels, value),) = traffic.incidents()
+        assert (labels["service"], labels["judge_model"], value) == ("shop", "scripted", 0.0)
+        began = traffic.now
+        traffic.hours(1, 0.05)
+        assert pages(logs) == ["safety incident"]
+        traffic.watch = traffic.another_watch()
+        traffic.hours(2, 0.05)
+        assert pages(logs) == ["safety incident"], "another worker goes on with the same incident"
+        ((_, value),) = traffic.incidents()
+        (details,) = traffic.details()
+        traffic.hours(8, 0.0)
+    assert value == 1.0
+    since = dt.datetime.strptime(details["since"], "%Y-%m-%dT%H:%MZ").replace(tzinfo=dt.UTC).timestamp()
+    assert abs(since - began) <= 3600
+    examples = details["examples"].split()
+    assert len(examples) == len(set(examples)) == 3
+    verdict_of = {None: "live", "second": "repeat"}[second_model]
+    failing = {each.trace_id for each in verdicts(keyspace, origin=verdict_of) if not each.scores[0].passed}
+    assert failing.issuperset(examples)
+    assert pages(logs) == ["safety incident", "safety incident ended"]
+    assert traffic.details() == []
+    assert read_examples(keyspace.store, "safety") == {}
+
+
+def test_failures_page_unless_another_model_clears_them(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace)
+    with capture_logs() as logs:
+        # Six times the errors that were declared, and the other model makes one of a hundred: .36 % fail twice.
+        traffic.hours(6, 0.0, error=0.06)
+        assert pages(logs) == []
+        keyspace.next_case("the second model is away")
+        traffic = Traffic(keyspace)
+        traffic.hours(6, 0.0)
+        traffic.is_second_away = True
+        traffic.hours(6, 0.0)
+        assert pages(logs) == []
+        traffic.hours(2, 0.05)
+    assert pages(logs) == ["safety incident"]
+
+
+def test_failures_of_a_session_count_once_in_six_hours(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace)
+    periods = 0
+    with capture_logs() as logs:
+        traffic.hours(6, 0.0)
+        # Another bot talks with the service: the judge fails one of ten answers, and the other model agrees.
+        for hour in range(12):
+            traffic.session = "a bot"
+            periods += hour == 0 or traffic.now % (6 * 3600) == 0
+            traffic.five_minutes(0.0, error=0.1, correlation=1.0)
+            traffic.session = None
+            for _ in range(11):
+                traffic.five_minutes(0.0, error=0.0)
+        for second_model in ("", "away"):
+            traffic.session, traffic.is_second_away = f"another bot {second_model}", bool(second_model)
+            traffic.hours(0.5, 0.0, error=0.1, correlation=1.0)
+    assert pages(logs) == []
+    words = counted(keyspace, BEGIN_S + 6 * 3600, traffic.now)
+    assert words == {"failed": periods + 2, "confirmed": periods + 1, "answered": periods + 1}
+    ((key, ttl),) = {(key, keyspace.client.ttl(key)) for key in keyspace.client.keys("*:once:*")[:1]}
+    assert 0 < ttl <= 12 * 3600, key
+
+
+def test_nothing_is_counted_before_the_outbox_is_read(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace, an_hour=12)
+    traffic.hours(1, 0.0)
+    keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1}, id=f"{int(traffic.now * 1000) + 7_200_000}-0")
+    assert read_horizon(keyspace.store, traffic.now + 9_000) == traffic.now - FIVE_MINUTES_S
+    traffic.now += 9_000
+    traffic.watch.run_due()
+    (key,) = keyspace.client.keys(f"{keyspace.prefix}:quality:*:safety")
+    done = msgspec.msgpack.decode(keyspace.client.get(key), type=Watched).done
+    assert done < (traffic.now - 9_000) / FIVE_MINUTES_S
+
+
+def test_members_of_a_panel_do_not_page(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace, an_hour=240)
+    rules, third = (
+        safety_rules(model=("default", "third"), combine="majority"),
+        msgspec.structs.replace(SECOND, model="third"),
+    )
+    traffic.settings = msgspec.structs.replace(traffic.settings, rules=rules, models={**MODELS, "third": third})
+    traffic.watch = traffic.another_watch()
+    with capture_logs() as logs:
+        traffic.hours(3, 0.2)
+    assert pages(logs) == []
+    assert traffic.incidents() == []
+
+
+def monitored(keyspace: Keyspace, worker: JudgingWorker) -> Metrics:
+    """Run a monitor that counts the outbox and computes its gauges ten minutes later."""
+    count_outbox(keyspace, worker.settings)
+    parts = monitor_parts(keyspace, worker.settings, metrics := Metrics(worker.settings))
+    for watch in (SafetyWatch(parts, lambda: time.time() + 600), RepeatsWatch(parts)):
+        watch.run_due()
+    return metrics
+
+
+def fails(*numbers: int) -> Any:
+    """Fail the traces of these numbers."""
+    texts = set(map(output, numbers))
+    return lambda request: NO if shown(request) in texts else YES
+
+
+@pytest.mark.parametrize("confirms", [True, False])
+def test_from_a_trace_to_the_page(keyspace: Keyspace, new_worker: Workers, *, confirms: bool) -> None:
+    rules, bad = safety_rules(repeat=0.5), fails(*range(0, 60, 6))
+    worker = new_worker(bad, models=MODELS, rules=rules)
+    worker.say(bad if confirms else YES, name="second")
+    worker.finish(*choose(keyspace, 60, models=MODELS, rules=rules))
+    metrics = monitored(keyspace, worker)
+    version = verdicts(keyspace)[0].judge_version[:8]
+    series = {"service": "shop", "environment": "", "judge": "safety", "judge_model": "scripted", "metric": "safety"}
+    assert incidents_in(metrics) == [({**series, "version": version}, float(confirms))]
+    for second, flips in (("scripted", False), ("other", not confirms)):
+        labels = {"judge": "safety", "version": version, "judge_model": "scripted", "second_model": second}
+        names = (f"tracejudge_judge_{name}" for name in ("flip_ratio", "flip_ratio_upper", "kappa"))
+        ratio, upper, kappa = (metrics.registry.get_sample_value(name, labels) for name in names)
+        assert ratio is not None
+        assert upper is not None
+        assert (ratio > 0) is flips, second
+        assert ratio < upper < 0.5
+        assert kappa == pytest.approx(0.0 if flips else 1.0)
+
+
+class Decider:
+    """A model that decides: odd traces pass, and all others fail."""
+
+    settings = ModelSettings(provider="decisions", base_url="http://localhost", model="decider")
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        is_even = any(output(number) in request.messages[-1].content for number in range(0, 40, 2))
+        reply = (Decision((0.1 if is_even else 0.9,)),)
+        return ChatResponse("", input_tokens=100, output_tokens=1, decisions=reply)
+
+    async def aclose(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("first", ["decider", "default"])
+def test_a_model_of_another_form_confirms_failures(keyspace: Keyspace, new_worker: Workers, first: str) -> None:
+    models = {"default": MODEL, "decider": Decider.settings}
+    second = "default" if first == "decider" else "decider"
+    rules = safety_rules(second, model=first, repeat=1.0)
+    worker = new_worker(fails(*range(0, 40, 2)), models=models, rules=rules)
+    worker.models["decider"] = Decider()  # type: ignore[assignment]
+    worker.finish(*choose(keyspace, 40, models=models, rules=rules))
+    graders, judged = Graders(worker.settings, load_judges({})), verdicts(keyspace)
+    names = {each: worker.settings.models[each].judge_model for each in models}
+    assert len(judged) == 120
+    for verdict in judged:
+        version = graders.version("safety", verdict.judge_model)
+        assert (verdict.outcome, verdict.judge_version) == ("scored", version), verdict.reason
+    assert len({each.judge_version for each in judged}) == 2
+    metrics = monitored(keyspace, worker)
+    labels = {"judge": "safety", "version": graders.version("safety", names[first])[:8], "judge_model": names[first]}
+    series = {**labels, "service": "shop", "environment": "", "metric": "safety"}
+    assert (
+        dict(tuple(pair) for pair in ((tuple(sorted(each.items())), value) for each, value in incidents_in(metrics)))[
+            tuple(sorted(series.items()))
+        ]
+        == 1.0
+    )
+    for model in names.values():
+        pair = {**labels, "second_model": model}
+        assert metrics.registry.get_sample_value("tracejudge_judge_flip_ratio", pair) == 0.0, model
+    assert [len(labels["examples"].split()) for labels, _ in incidents_in(metrics, "_info")] == [3], "confirmed ones"
+    assert counted(keyspace, time.time() - 86_400, time.time()) == {"failed": 20, "confirmed": 20, "answered": 20}
+
+
+# --- counts ---
+
+DAY_S = 1_760_000_000
+FAILED, CLEARED = Score("safety", 0.0, passed=False), Score("safety", 1.0, passed=True)
+
+
+def count_failures(keyspace: Keyspace, given: list[Verdict], **monitor: object) -> Counter[tuple[str, ...]]:
+    """Deliver verdicts to the sums of the monitor, and return the counts of the day."""
+    for number, verdict in enumerate(given):
+        fields = {"v": 1, "j": msgspec.json.encode(verdict)}
+        keyspace.client.xadd(keyspace.keys.verdicts, fields, id=f"{int(verdict.started_at * 1000)}-{number}")
+    count_outbox(keyspace, settings_of(keyspace, monitor=Monitor(**monitor)))
+    return read_counts(keyspace.store, "safety", DAY_S - 86_400, DAY_S + 86_400)
+
+
+def test_a_second_judging_belongs_to_its_failure_across_the_edge_of_a_period(keyspace: Keyspace) -> None:
+    """A session fails before the edge and after it; both second judgings come after it."""
+    edge_s = DAY_S // 21_600 * 21_600
+    times, made = {1: edge_s - 120.0, 2: edge_s + 300.0}, []
+    for number, at in times.items():
+        first = FirstVerdict(f"e{number}", "lexical", at, {"safety": False}, is_drawn=False, is_failure=True)
+        common: dict[str, Any] = {"outcome": "scored", "session_id": "s1"}
+        made.append(make_verdict(number, scores=(FAILED,), started_at=at, **common))
+        again = {"scores": (CLEARED,), "origin": "repeat", "details": second_judging(first), "started_at": at + 200.0}
+        made.append(make_verdict(number + 10, **common | again))
+    count_failures(keyspace, sorted(made, key=lambda verdict: verdict.started_at))
+    assert counted(keyspace, DAY_S - 86_400, DAY_S + 86_400) == {"failed": 2, "answered": 2}
+
+
+def test_failures_of_a_series_beyond_the_bound_are_not_counted(keyspace: Keyspace) -> None:
+    made = [
+        make_verdict(number, service=f"s{number % 5}", outcome="scored", scores=(FAILED,), started_at=DAY_S)
+        for number in range(20)
+    ]
+    counts = count_failures(keyspace, made, max_series=3)
+    assert len(counts) > 0
+    assert {labels[0] for labels in counts} == set(read_series(keyspace.store))
+
+
+# --- rates and limits ---
+
+
+def test_upper_limits_of_rates_are_those_of_poisson() -> None:
+    for failures in (0, 1, 5, 60, 700):
+        expected = scipy.chi2.ppf(0.95, 2 * failures + 2) / 2 / 1000
+        assert upper_rate(failures, 1000) == pytest.approx(expected, rel=0.03), failures
+    assert upper_rate(0, 0) == 0
+
+
+def test_a_second_judging_reduces_the_error_rate() -> None:
+    assert confirmed_error(0.01, 1) == pytest.approx(0.01)
+    assert confirmed_error(0.01, 0) == pytest.approx(0.0001)
+    assert confirmed_error(0.01, 0.5) == pytest.approx(0.005, rel=0.02)
+
+
+def test_the_limit_grows_with_traffic_and_with_the_number_of_series() -> None:
+    rates = rates_of(declared=0.01, failures=(), judgements=(), per_hour=100)
+    assert rates.base == 0.01
+    more = rates_of(declared=0.01, failures=(), judgements=(), per_hour=1000, series=5)
+    assert more.limit - rates.limit == pytest.approx(math.log(50))
+    assert rates_of(declared=0.001, failures=(500,), judgements=(50_000,), per_hour=100).base > 0.01
+    # The judge errs half as often again since a week: the week alone tells.
+    own = rates_of(declared=0.001, failures=(788, 252), judgements=(67_200, 16_800), per_hour=100)
+    assert own.base == upper_rate(252, 16_800) == pytest.approx(0.01664, abs=1e-4)
+
+
+def test_few_judgements_raise_few_false_pages() -> None:
+    for per_hour in (0.2, 1, 3):
+        assert safety_runs.pages(1, Judge(per_hour, 0.01, 1.0), series=1, months=40) <= 1, per_hour
+    # A series without a verdict has a limit that a single failure does not pass.
+    rates = rates_of(declared=0.01, failures=(), judgements=(), per_hour=0)
+    assert step(State(), 1, 1, 1, rates) is None
+
+
+def test_failures_without_a_second_judging_count_as_single_ones() -> None:
+    confirmed = rates_of(declared=0.0001, failures=(), judgements=(), per_hour=100)
+    alone = rates_of(declared=0.01, failures=(), judgements=(), per_hour=100)
+    sums = []
+    for failures, unanswered in ((1, 0), (0, 1), (0, 0)):
+        state = State()
+        step(state, 1, failures, 1, confirmed, unanswered=unanswered, alone=alone)
+        sums.append(state.sum)
+    assert sums[0] > sums[1] > sums[2] == 0
+    assert sums[1] == pytest.approx(math.log(alone.raised / alone.base) - (confirmed.raised - confirmed.base))
+
+
+def test_one_incident_is_one_page() -> None:
+    rates = rates_of(declared=0.005, failures=(), judgements=(), per_hour=100)
+    state, pages = State(), []
+    # A day of health, a day with 5 % of failures, two days of health, and another incident.
+    for bucket in range(5 * 288):
+        is_bad = bucket // 288 in {1, 4}
+        failures = 1 if is_bad and bucket % 2 == 0 else int(bucket % 24 == 0)
+        change = step(state, bucket, failures, 10, rates)
+        if change:
+            pages.append((change, state.start if change == "page" else bucket // 288))
+        state = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State)
+    assert [kind for kind, _ in pages] == ["page", "recovery", "page"]
+    assert pages[1][1] == 2
+    assert [place // 288 for kind, place in pages if kind == "page"] == [1, 4]
+
+
+def test_safety_pages_in_short() -> None:
+    for correlation in safety_runs.CORRELATIONS:
+        judge = Judge(1000, 0.01, correlation)
+        # At most one a month is asked for; 4 in two months are as rare as one in seven with a mean of 2.
+        assert safety_runs.pages(31, judge, series=1, months=2) <= 2, correlation
+        delays = sorted(safety_runs.delays(32, judge, series=1, runs=30))
+        assert delays[15] <= 1.2, correlation
+    quiet = sorted(safety_runs.delays(33, Judge(100, 0.003, 0.5), series=1, runs=30))
+    assert quiet[15] <= 5
+
+
+@pytest.mark.endurance("200 months of each judge, a minute and a half")
+@pytest.mark.timeout(3600)
+def test_safety_pages() -> None:
+    for per_hour, most in ((100, 5), (1000, 1)):
+        for error in safety_runs.ERRORS:
+            for correlation in safety_runs.CORRELATIONS:
+                judge = Judge(per_hour, error, correlation)
+                for series in (1, 5):
+                    pages = safety_runs.pages(1, judge, series=series, months=200 // series)
+                    assert pages <= 1, (judge, series, pages)
+                delays = sorted(safety_runs.delays(2, judge, series=1, runs=400))
+                assert delays[200] <= most, (judge, delays[200])
+    # One of five series takes longer than 5 hours in the worst case, as does a CUSUM that knows both rates.
+    worst = Judge(100, 0.01, 1.0)
+    delays = sorted(safety_runs.delays(2, worst, series=5, runs=400))
+    assert delays[200] <= 1.25 * safety_runs.known_rates(3, worst, series=5), delays[200]
