@@ -1,41 +1,42 @@
 """Cascades: second judgings chosen with the first verdict, once, and the share that is estimated from both."""
 
 import datetime as dt
-import itertools
 import math
 import re
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from msgspec import structs
+from msgspec import convert, structs
 from support.dead_parts import retry_all
-from support.judging_parts import MODEL, YES, JudgingWorker, Workers, assert_settled, choose, failing
-from support.stage_parts import Keyspace, rules_of, settings_of
+from support.judging_parts import MODEL, YES, JudgingWorker, Workers, assert_settled, choose, failing, verdicts
+from support.monitor_parts import count_outbox, monitor_parts
+from support.stage_parts import Keyspace, settings_of
+from support.tables import read_table
 
 from judges.agreement import cascade_share
 from judges.agreement.shares import merge_sums
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
 from judges.core.verdict import Verdict
+from tests.features.cascades import cascade_runs
+from worker.base.doctor.lint import lint
 from worker.base.lookup.tail import _newest, verdict_line
 from worker.base.monitor.counts import field_of
 from worker.base.monitor.feature import MonitorKeys
-from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
-from worker.base.monitor.sums import QualitySums
 from worker.core.config.loading import judge_names, rule_faults
-from worker.core.config.settings import COMBINE, NANO, Rule, Settings
-from worker.core.queue.ledger import Ledger, read_outbox_entry
+from worker.core.config.settings import NANO, Rule, Settings
+from worker.core.queue.ledger import OutboxEntry
 from worker.core.selection.sampling import position
-from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
-from worker.features.cascades.feature import Cascade, CascadeKeys
+from worker.features.cascades.feature import CASCADES, Cascade, CascadeKeys
 from worker.features.cascades.shares import (
     START_RATE,
     factor_field,
+    fitted_factor,
     floor_field,
     rate_field,
     read_factors,
@@ -46,6 +47,10 @@ from worker.features.cascades.watch import CascadeWatch
 from worker.features.safety.watch import SafetyWatch, Watched
 
 NO = YES.replace("yes", "no")
+BAND = Cascade("first", "second", uncertain=(0.2, 0.8), audit=0.02)
+_LEAST = 0.94
+BOTH: dict[str, Any] = {"first": "cheap", "then": "strong", "rate": 0.4}
+DATA = Path(__file__).parent / "data"
 CHEAP = ModelSettings(provider="decisions", base_url="http://localhost", model="cheap")
 STRONG = ModelSettings(provider="scripted", model="strong")
 RATE = 0.4
@@ -91,20 +96,13 @@ class Cheap:
 def cascade_worker(new_worker: Workers, **settings: Any) -> JudgingWorker:
     worker = new_worker(**(SETTINGS | settings))
     worker.models["cheap"] = Cheap()  # type: ignore[assignment]
-    answer = itertools.cycle([lambda request: YES if is_good(number_of(request)) else NO])
-    worker.models["strong"]._steps = answer
+    worker.say(lambda request: YES if is_good(number_of(request)) else NO, name="strong")
     return worker
 
 
-def judge_all(keyspace: Keyspace, worker: JudgingWorker, count: int, **settings: Any) -> None:
-    worker.run(*choose(keyspace, count, **(SETTINGS | settings)))
-    while keyspace.batches():
-        worker.sweep()
-
-
-def verdicts(keyspace: Keyspace, judge_model: str) -> list[Verdict]:
-    judged = [msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j")]
-    return [verdict for verdict in judged if verdict.judge_model == judge_model]
+def judge_all(keyspace: Keyspace, worker: JudgingWorker, count: int, first: int = 0) -> None:
+    asked = {"cascades": CASCADES.read(worker.settings), "rules": worker.settings.rules}
+    worker.finish(*choose(keyspace, count, first=first, **SETTINGS | asked))
 
 
 def place_of(verdict: Verdict) -> int:
@@ -115,16 +113,10 @@ def place_of(verdict: Verdict) -> int:
 def gauges(keyspace: Keyspace, settings: Settings) -> dict[tuple[str, ...], float]:
     """Count the outbox as the monitor does, and return the gauges of cascades by name and last label."""
     metrics = Metrics(settings)
-    sums = QualitySums(settings, keyspace.store, metrics, rules_of(settings))
-    sums.prepare()
-    entries = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
-    expected = [entry for entry in map(read_outbox_entry, entries) if entry is not None]
-    for _ in range(2 if expected else 0):
-        # What is delivered twice counts once.
-        sums.deliver(expected)
+    count_outbox(keyspace, settings)
     # The hour of the verdicts is in the window once it ended an hour ago.
     later = time.time() + 2 * HOUR_S
-    CascadeWatch(MonitorParts(settings, keyspace.store, metrics, rules_of(settings)), lambda: later).run_due()
+    CascadeWatch(monitor_parts(keyspace, settings, metrics), lambda: later).run_due()
     return {
         (sample.name.removeprefix("tracejudge_"), sample.labels.get("state", sample.labels.get("method", ""))): (
             sample.value
@@ -136,10 +128,9 @@ def gauges(keyspace: Keyspace, settings: Settings) -> dict[tuple[str, ...], floa
 
 
 def test_the_share_of_a_cascade_is_that_of_its_verdicts(keyspace: Keyspace, new_worker: Workers) -> None:
-    keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
     worker = cascade_worker(new_worker)
     judge_all(keyspace, worker, 600)
-    first, second = verdicts(keyspace, "cheap"), verdicts(keyspace, "strong")
+    first, second = verdicts(keyspace, judge_model="cheap"), verdicts(keyspace, judge_model="strong")
     assert 250 < len(first) < 350
     rates = {}
     for verdict in first:
@@ -149,8 +140,7 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(keyspace: Keyspace, new_
         # Before there is history the factor is twice the rate.
         rate = rates[place_of(verdict)] = min(1.0, max(0.85 * RATE, 2 * RATE * math.sqrt(g * (1 - g))))
         is_chosen = position(f"cascade:both:{verdict.evaluation_id}", "key of the test") < rate
-        step = verdict.details["cascade"]
-        assert isinstance(step, dict)
+        step: Any = verdict.details["cascade"]
         assert (step["name"], step["rate"], step["is_chosen"]) == ("both", pytest.approx(rate), is_chosen)
     chosen = [each for each in first if each.details["cascade"]["is_chosen"]]  # type: ignore[index]
     assert {each.trace_id for each in second} == {each.trace_id for each in chosen}
@@ -199,18 +189,14 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(keyspace: Keyspace, new_
 def test_second_verdicts_raise_no_safety_incident(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
     direct = Rule(name="direct", judges=("safety",), model="strong", rate=0.25)
     for number, rules in enumerate((SETTINGS["rules"], (*SETTINGS["rules"], direct))):
         worker = cascade_worker(new_worker, rules=rules)
-        worker.models["strong"]._steps = itertools.cycle([NO])
-        worker.run(*choose(keyspace, 200, **(SETTINGS | {"rules": rules}), first=200 * number))
-        while keyspace.batches():
-            worker.sweep()
+        worker.say(NO, name="strong")
+        judge_all(keyspace, worker, 200, first=200 * number)
         gauges(keyspace, worker.settings)
         metrics, counted = Metrics(worker.settings), Counter[str]()
-        parts = MonitorParts(worker.settings, keyspace.store, metrics, rules_of(worker.settings))
-        watch = SafetyWatch(parts, lambda: time.time() + 600)
+        watch = SafetyWatch(monitor_parts(keyspace, worker.settings, metrics), lambda: time.time() + 600)
 
         def count(*arguments: Any, counts: Counter[str] = counted) -> None:
             counts.update(dict(zip(("failures", "judgements"), arguments[3:], strict=True)))
@@ -223,7 +209,7 @@ def test_second_verdicts_raise_no_safety_incident(
         )
         ordinary = [
             verdict
-            for verdict in verdicts(keyspace, "cheap") + verdicts(keyspace, "strong")
+            for verdict in verdicts(keyspace, judge_model="cheap") + verdicts(keyspace, judge_model="strong")
             if not (verdict.details.get("cascade") or {}).get("first")  # type: ignore[attr-defined]
         ]
         assert any(verdict.judge_model == "strong" for verdict in ordinary) is bool(number)
@@ -235,71 +221,60 @@ def test_second_verdicts_raise_no_safety_incident(
 def test_a_verdict_that_is_written_twice_has_one_second_judging(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"cascades": {"both": Cascade("cheap", "strong", uncertain=(0.0, 1.0))}, "rules": SETTINGS["rules"]}
-    worker = cascade_worker(new_worker, **settings)
-    record, lost = Ledger.record, []
-
-    def lossy(self: Ledger, finished: Any) -> Any:
-        fresh = record(self, finished)
-        if len(lost) < 2:
-            lost.append(finished)
-            raise StoreError("the answer was lost")
-        return fresh
-
-    monkeypatch.setattr(worker.ledger, "record", lossy.__get__(worker.ledger))
-    judge_all(keyspace, worker, 20, **settings)
+    worker = cascade_worker(new_worker, cascades={"both": Cascade("cheap", "strong", uncertain=(0.0, 1.0))})
+    lost = worker.lose_answers(monkeypatch)
+    judge_all(keyspace, worker, 20)
     assert len(lost) == 2
-    first, second = verdicts(keyspace, "cheap"), verdicts(keyspace, "strong")
+    first, second = verdicts(keyspace, judge_model="cheap"), verdicts(keyspace, judge_model="strong")
     assert Counter(verdict.trace_id for verdict in first) == Counter(verdict.trace_id for verdict in second)
     assert_settled(keyspace, scored=2 * len(first))
 
 
+def missing(keyspace: Keyspace) -> list[OutboxEntry]:
+    """List the verdicts that `tail` marks: their second one is missing."""
+    # The verb itself follows the outbox until it is interrupted.
+    return [each for each in _newest(keyspace.store, 1000, None)[0] if "missing" in verdict_line(each)]
+
+
 def test_first_verdicts_stand_while_the_second_model_is_away(keyspace: Keyspace, new_worker: Workers) -> None:
-    keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
     worker = cascade_worker(new_worker)
-    worker.models["strong"]._steps = itertools.cycle([failing(*range(100))])
+    worker.say(failing(*range(100)), name="strong")
     worker.run(*choose(keyspace, 100, **SETTINGS))
     waiting = keyspace.batches()
-    marked = [
-        each.verdict.trace_id for each in _newest(keyspace.store, 1000, None)[0] if "missing" in verdict_line(each)
-    ]
-    chosen = [verdict.trace_id for verdict in verdicts(keyspace, "cheap") if verdict.details["cascade"]["is_chosen"]]  # type: ignore[index]
+    marked = [each.verdict.trace_id for each in missing(keyspace)]
+    first: list[tuple[str, Any]] = [(each.trace_id, each.details) for each in verdicts(keyspace, judge_model="cheap")]
+    chosen = [trace_id for trace_id, details in first if details["cascade"]["is_chosen"]]
     assert marked == chosen, "first verdicts without their second one are marked"
     assert {letter.v for letter in waiting.values()} == {4}, "workers that do not know cascades leave them alone"
     worker.sweep()
     gauge_values = gauges(keyspace, worker.settings)
     assert gauge_values["cascade_second_verdicts", "waiting"] == len(waiting) > 10
     assert ("quality_corrected_share", "cascade") not in gauge_values, "what is not known has no share"
-    assert [gauge_values[name, ""] for name in ("quality_unknown_ratio", "quality_lowest", "quality_highest")] == [
-        1,
-        0,
-        1,
-    ]
-    worker.models["strong"]._steps = itertools.cycle([YES])
+    unknown = [gauge_values[f"quality_{name}", ""] for name in ("unknown_ratio", "lowest", "highest")]
+    assert unknown == [1, 0, 1]
+    worker.say(YES, name="strong")
     keyspace.make_due(*waiting)
-    while keyspace.batches():
-        worker.sweep()
-    assert len(verdicts(keyspace, "strong")) == len(waiting)
-    assert not any("missing" in verdict_line(each) for each in _newest(keyspace.store, 1000, None)[0])
+    worker.finish()
+    assert len(verdicts(keyspace, judge_model="strong")) == len(waiting)
+    assert not missing(keyspace)
 
 
 def test_a_second_judging_that_times_out_is_refused_at_once_and_counts_once(
     keyspace: Keyspace, new_worker: Workers
 ) -> None:
-    keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
     worker = cascade_worker(new_worker)
     slow, away = (failing(*range(100), error=error("no")) for error in (ModelTimeoutError, ModelUnavailableError))
-    worker.models["strong"]._steps = itertools.cycle([slow])
+    worker.say(slow, name="strong")
     worker.run(*choose(keyspace, 100, **SETTINGS))
     # A retry that is slow again, one that finds the model away and goes on when it is back.
     for step, is_scored in ((slow, False), (slow, False), (away, False), (YES, True)):
-        worker.models["strong"]._steps = itertools.cycle([step])
+        worker.say(step, name="strong")
         retry_all(keyspace)
         keyspace.make_due(*keyspace.batches())
         worker.sweep()
         number = len(keyspace.outbox("d"))
-        shown = gauges(keyspace, worker.settings)
-        counted = [shown["cascade_second_verdicts", state] for state in ("scored", "refused", "waiting")]
+        found = gauges(keyspace, worker.settings)
+        counted = [found["cascade_second_verdicts", state] for state in ("scored", "refused", "waiting")]
         assert counted == ([number, 0, 0] if is_scored else [0, number, 0]), (number, step)
     assert number > 10
 
@@ -309,56 +284,36 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
         "default": ModelSettings(provider="lexical"),
         "strong": ModelSettings(base_url="http://localhost", model="strong"),
     }
-    rule = Rule(name="all", judges=("safety",), model="both")
-    cases: dict[str, tuple[dict[str, Any], tuple[Rule, ...]]] = {
-        "cascades.both.first: there is no [models.cheep]; did you mean cheap?": ({"first": "cheep"}, (rule,)),
-        "cascades.both.then: there is no [models.x]": ({"then": "x"}, (rule,)),
-        "cascades.both.first: 'default' returns no probabilities": ({"first": "default"}, (rule,)),
-        "cascades.both.then: 'cheap' judges the first time": ({"then": "cheap"}, (rule,)),
-        "cascades.both: set rate, usd_per_day or uncertain, one of them": ({"uncertain": (0.2, 0.8)}, (rule,)),
-        "cascades.both.usd_per_day: 'strong' has no price; set price in [models.strong]": (
-            {"rate": None, "usd_per_day": 2.0},
-            (rule,),
-        ),
-        "cascades.both.uncertain: the first probability must be below": (
-            {"rate": None, "uncertain": (0.8, 0.2)},
-            (rule,),
-        ),
-        "rules[0].egress: keeps 'strong' of [cascades.both] out": (
-            {},
-            (msgspec.structs.replace(rule, egress=("cheap",)),),
-        ),
-        "rules[0].combine: [cascades.both] cannot be combined": (
-            {},
-            (COMBINE.with_value(msgspec.structs.replace(rule, model=("both", "default")), "all"),),
-        ),
-        "cascades.other.first: [cascades.both] has the same first model for 'safety'": (
-            {},
-            (rule, Rule(name="other", judges=("safety",), model="other")),
-        ),
-    }
-    for expected, (fields, rules) in cases.items():
-        cascade = msgspec.structs.replace(SETTINGS["cascades"]["both"], **fields)
-        cascades = {"both": cascade, "other": Cascade("cheap", "default", rate=0.1)}
-        faults = faults_of(Settings.from_keys(models=models, cascades=cascades, rules=rules))
-        assert expected in faults[0], expected
-    assert faults_of(Settings.from_keys(models=models, cascades=SETTINGS["cascades"], rules=(rule,))) == []
+
+    def faults(*rules: dict[str, Any], judges: dict[str, Any] | None = None, **cascade: Any) -> list[str]:
+        made = tuple(Rule.from_keys(**{"name": "all", "judges": ("safety",), "model": "both"} | rule) for rule in rules)
+        cascades = {"both": convert(BOTH | cascade, Cascade), "other": Cascade("cheap", "default", rate=0.1)}
+        settings = Settings.from_keys(models=models, cascades=cascades, rules=made, judges=judges or {})
+        return [str(fault) for fault in rule_faults(settings, judge_names(settings))]
+
+    for expected, case in read_table(__file__, "mistakes").items():
+        assert expected in faults(*case.get("rules", [{}]), **case.get("cascade", {}))[0], expected
+    assert faults({}) == []
     # A judge with a model of its own needs no form for the second model.
-    judges = {
-        "kind": {
-            "instructions": "How kind is {{ outputs }}?",
-            "result": {"number": [0, 1], "pass_at": 0.5},
-            "model": "strong",
-        }
-    }
-    models["decider"] = msgspec.structs.replace(CHEAP, model="decider")
-    then = {"both": Cascade("cheap", "decider", rate=0.1)}
-    own = msgspec.structs.replace(rule, judges=("safety", "kind"))
-    assert faults_of(Settings.from_keys(models=models, cascades=then, rules=(own,), judges=judges)) == []
+    scale = {"number": [0, 1], "pass_at": 0.5}
+    judges = {"kind": {"instructions": "How kind is {{ outputs }}?", "result": scale, "model": "strong"}}
+    models["decider"] = structs.replace(CHEAP, model="decider")
+    assert faults({"judges": ("safety", "kind")}, judges=judges, then="decider") == []
 
 
-def faults_of(settings: Settings) -> list[str]:
-    return [str(fault) for fault in rule_faults(settings, judge_names(settings))]
+def test_lint_shows_the_line_of_a_cascade_that_cannot_be_kept_or_does_not_pay(tmp_path: Path) -> None:
+    path, text = tmp_path / "cascade.toml", (DATA / "cascade.toml").read_text(encoding="utf-8")
+    decides = text.replace("[models.second]\n", '[models.second]\nprovider = "decisions"\n')
+    found = []
+    for case in (text, decides, decides.replace("rate = 0.1", "rate = 0.09")):
+        path.write_text(case, encoding="utf-8")
+        found.append({finding.key: finding for finding in lint({}, str(path))})
+    first = found[0]["cascades.both.first"]
+    assert (first.code, first.line) == ("TJ005", 10), "a first model without probabilities"
+    assert "cascades.both.rate" not in found[1]
+    rate = found[2]["cascades.both.rate"]
+    assert rate.code == "TJ112"
+    assert "a plain sample for the second model is as good" in rate.what
 
 
 def test_a_cascade_with_a_budget_spends_it(keyspace: Keyspace) -> None:
@@ -367,7 +322,7 @@ def test_a_cascade_with_a_budget_spends_it(keyspace: Keyspace) -> None:
     cascade = Cascade("cheap", "strong", usd_per_day=12.0)
     settings = settings_of(keyspace, **{**SETTINGS, "models": paid, "cascades": {"both": cascade}})
     now = [1_764_000_000.0]
-    watch = CascadeWatch(MonitorParts(settings, keyspace.store, Metrics(settings), rules_of(settings)), lambda: now[0])
+    watch = CascadeWatch(monitor_parts(keyspace, settings), lambda: now[0])
     spent, cost = [0.0, 0.0], 0.01
     for step in range(2 * 144):
         traffic = 250 * (1 - 0.6 * math.cos(2 * math.pi * step / 144))
@@ -387,9 +342,59 @@ def test_a_cascade_with_a_budget_spends_it(keyspace: Keyspace) -> None:
             counts += [("cascade_uncertainty", (*in_bin, "sum"), traffic / 2 * uncertain * 10**6)]
         today = dt.datetime.fromtimestamp(now[0], dt.UTC).date()
         for kind, labels, amount in counts:
-            keyspace.client.hincrby(
-                MonitorKeys(keyspace.keys.prefix).quality_counts(kind, today), field_of(labels), round(amount)
-            )
+            key = MonitorKeys(keyspace.keys.prefix).quality_counts(kind, today)
+            keyspace.client.hincrby(key, field_of(labels), round(amount))
         spent[step // 144] += seconds * cost
         now[0] += 600
     assert 0.9 * 12 <= spent[1] <= 1.1 * 12, spent
+
+
+# --- simulated days ---
+
+
+def least(runs: int, claimed: float = _LEAST) -> float:
+    """Return the claim less two standard errors."""
+    return claimed - 2 * (claimed * (1 - claimed) / runs) ** 0.5
+
+
+def test_the_interval_covers_whatever_the_first_model_says() -> None:
+    cells = ((0.8, 400, 0.2, 1), (0.98, 1000, 0.05, 1), (0.9, 200, 0.3, 10))
+    for judge, distortion in cascade_runs.JUDGES.items():
+        for share, traces, rate, w in cells:
+            found = cascade_runs.simulate(1, share, traces, rate, 40, w=w, judge=distortion)
+            assert found.coverage >= least(40), (judge, share, traces, found)
+            assert found.width < 1.3 * found.plain, (judge, share, traces, found)
+    narrow = cascade_runs.simulate(2, 0.8, 3000, 0.2, 50)
+    assert narrow.width < 0.8 * narrow.plain, narrow
+    session = cascade_runs.simulate(3, 0.9, 1000, 0.2, 200, w=10, turns=5)
+    assert session.coverage >= least(200), session
+
+
+def test_missing_second_verdicts_are_covered() -> None:
+    for name, scene in cascade_runs.SCENES.items():
+        found = cascade_runs.missing(4, scene, 3000, 60)
+        assert found.coverage >= least(60, scene.lowest), (name, found)
+        assert found.not_known == ("4 h" in name or "6 h" in name), (name, found)
+        if scene.lowest < _LEAST:
+            assert found.coverage < 0.8, (name, found)
+
+
+def test_second_judgings_are_as_probable_as_configured() -> None:
+    # A usual model; one that is always sure; one that is sure but for two traces in a hundred.
+    for probabilities in ({0.995: 500, 0.9: 300, 0.5: 200}, {1.0: 600, 0.0: 400}, {1.0: 980, 0.99: 20}):
+        for rate in (0.01, 0.05, 0.5, 1.0):
+            for floor in (0.5, 0.85):
+                spread = [(uncertainty({"a": g}), number) for g, number in probabilities.items()]
+                of_rate, factor = Cascade("first", "second", rate=rate), fitted_factor(rate, spread, floor)
+                rates = {g: second_rate(of_rate, {"a": g}, factor, None, floor) for g in probabilities}
+                mean = sum(rates[g] * number for g, number in probabilities.items()) / 1000
+                assert mean == pytest.approx(rate, rel=1e-6), (probabilities, rate, floor)
+                assert min(rates.values()) >= floor * rate, (probabilities, rate, floor)
+    cascade = Cascade("first", "second", rate=0.04)
+    cases = (({"a": 0.5}, 0.2, 0.1), ({"a": 1.0}, 0.2, 0.02), ({"a": 1.0, "b": 0.1}, 0.2, 0.06), ({"a": 0.5}, 9.0, 1.0))
+    for probabilities, factor, expected in cases:
+        assert second_rate(cascade, probabilities, factor, None, 0.5) == pytest.approx(expected), probabilities
+    assert second_rate(cascade, {"a": 0.5}, None) == 0.04, "never more than the rate before there is history"
+    assert second_rate(cascade, {"a": 1.0}, None) == pytest.approx(0.034), "the least probability of few fails"
+    for g, expected in ((0.2, 1.0), (0.8, 1.0), (0.81, 0.02), (0.1, 0.02)):
+        assert second_rate(BAND, {"a": g}, None) == expected, g
