@@ -1,7 +1,10 @@
 """Conversations: what is gathered, when it is judged, and that each generation is chosen exactly once."""
 
 import time
+from typing import Any
 
+import pytest
+from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, forgotten
 from support.replay_parts import Replays
 from support.session_parts import COMPLETE, Sessions, evaluations, session_trace
 from support.stage_parts import (
@@ -9,6 +12,7 @@ from support.stage_parts import (
     Keyspace,
     make_trace,
     make_traces,
+    make_verdict,
     read_balanced_account,
     sampler_of,
     samples,
@@ -52,20 +56,12 @@ def test_a_conversation_is_judged_once_it_pauses_as_one_trace(keyspace: Keyspace
 
 def test_a_session_is_judged_again_when_it_has_grown_by_half(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace)
-    judged = []
     for number in range(14):
         sessions.publish("s1", [number])
         sessions.pause()
-        judged.append(
-            [
-                (evaluation.session.generation, evaluation.session.traces, evaluation.origin)
-                for _, evaluation in evaluations(keyspace)
-            ]
-        )
-    assert judged[-1] == [
-        (1, 1, "live"),
-        *((n + 2, traces, "session_update") for n, traces in enumerate((2, 3, 5, 8, 12))),
-    ]
+    judged = [(each.session.generation, each.session.traces, each.origin) for _, each in evaluations(keyspace)]
+    grown = [(n + 2, traces, "session_update") for n, traces in enumerate((2, 3, 5, 8, 12))]
+    assert judged == [(1, 1, "live"), *grown]
     assert sessions.account() == {"opened": 1, "gathered": 14, "judged": 1, "updated": 5}
     assert samples(sessions.metrics) == {
         ("sessions_total", "outcome=judged"): 1,
@@ -147,16 +143,12 @@ def test_only_traces_with_a_session_match_and_rules_for_traces_go_on_beside(keys
     assert choices == {(first_id, "safety"), (two, "safety"), (first_id, "conversation_completeness")}
     account = read_balanced_account(keyspace)
     assert (account.sampled, account.no_rule) == (2, 1)
-
-
-def test_a_session_is_of_one_service_and_environment() -> None:
-    traces = [
-        session_trace("1", 1),
-        session_trace("1", 2, service="lab"),
-        session_trace("1", 3, environment="prod"),
-        session_trace("2", 4),
-    ]
-    assert len({session_id_of(trace) for trace in traces}) == 4
+    others = ({}, {"service": "lab"}, {"environment": "prod"}, {"session_id": "2"})
+    ids = {session_id_of(session_trace("1", number, **fields)) for number, fields in enumerate(others)}
+    assert len(ids) == 4, "a session is of one service and environment"
+    sampler = sampler_of(settings_of(keyspace))
+    choices_of_none = {sampler.sample(trace).session_choices for trace in make_traces(range(3), session_id="s1")}
+    assert choices_of_none == {()}, "sampling costs nothing without rules for sessions"
 
 
 def test_a_judge_sees_only_the_traces_that_its_rules_match(keyspace: Keyspace) -> None:
@@ -247,11 +239,6 @@ def test_a_history_repeated_by_each_trace_is_shown_once(keyspace: Keyspace) -> N
     assert transcript(trace) == "\n".join(lines)
 
 
-def test_sampling_costs_nothing_without_rules_for_sessions(keyspace: Keyspace) -> None:
-    sampler = sampler_of(settings_of(keyspace))
-    assert {sampler.sample(trace).session_choices for trace in make_traces(range(3), session_id="s1")} == {()}
-
-
 # --- replay ---
 
 
@@ -284,13 +271,10 @@ def test_a_replay_gathers_conversations_of_its_own_and_the_workers_judge_them(ke
     assert replays.make("user_frustration")["gathered"] == 6
     later.pause()
     assert read_balanced_account(keyspace).chosen == 4, "each conversation is judged once by a version"
-
-
-def test_a_replay_leaves_sessions_of_ingest_to_ingest(keyspace: Keyspace) -> None:
-    sessions = Sessions(keyspace)
-    sessions.publish("s1", range(3))
-    replays = Replays(keyspace, rules=(COMPLETE,))
-    assert replays.make("conversation_completeness") == {"traces": 3, "not_read": 3}
+    keyspace.next_case("what ingest gathers is left to ingest")
+    Sessions(keyspace).publish("s1", range(3))
+    counts = Replays(keyspace, rules=(COMPLETE,)).make("conversation_completeness")
+    assert counts == {"traces": 3, "not_read": 3}
 
 
 def test_a_judge_that_no_rule_names_gets_a_share_of_the_sessions_and_waits_for_room(keyspace: Keyspace) -> None:
@@ -308,3 +292,72 @@ def test_a_judge_that_no_rule_names_gets_a_share_of_the_sessions_and_waits_for_r
     run._wait = lambda work: (full.waited.append(work), keyspace.client.delete(keyspace.keys.sessions))
     run.step()
     assert [work.judge_model for work in full.waited] == ["conversations"]
+
+
+# --- erasure: while it is gathered, while it waits for its verdict, and with its verdict ---
+
+
+def gathering(keyspace: Keyspace) -> Sessions:
+    """Gather two conversations: `s1` of the person and somebody else, of which the person's trace is the first."""
+    sessions = Sessions(keyspace)
+    sessions.publish("s1", [1], output=SECRET, user_id=PERSON)
+    sessions.publish("s1", [2, 3], user_id="somebody")
+    sessions.publish("s2", [4, 5])
+    keyspace.client.xtrim(keyspace.keys.traces, 0)
+    return sessions
+
+
+TARGETS: dict[str, dict[str, Any]] = {
+    "trace": {"number": 1},
+    "person": {"user_id": PERSON},
+    "session": {"session_id": "s1"},
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_trace_of_a_session_is_forgotten_wherever_it_is(keyspace: Keyspace, target: str) -> None:
+    keyspace.next_case("gathered")
+    sessions, is_whole = gathering(keyspace), target == "session"
+    expected = forgotten(gathered=3 if is_whole else 1)
+    assert forget(keyspace, dry_run=True, **TARGETS[target]) == expected
+    assert forget(keyspace, **TARGETS[target]) == expected
+    assert_nowhere(keyspace, SECRET, PERSON)
+    sessions.pause()
+    sizes = {trace.session_id: len(evaluation.session.trace_ids) for trace, evaluation in evaluations(keyspace)}
+    assert sizes == ({} if is_whole else {"s1": 2}) | {"s2": 2}
+    removed = {"removed": 1} if is_whole else {}
+    assert sessions.account() == {"opened": 2, "gathered": 5, "judged": len(sizes), **removed}
+    assert read_balanced_account(keyspace).gathering == 0
+    for session in ("s1", "s2"):
+        forget(keyspace, session_id=session)
+    assert int(keyspace.client.hget(keyspace.keys.sessions, "bytes")) == 0
+
+    keyspace.next_case("chosen")
+    gathering(keyspace).pause()
+    preview = forget(keyspace, dry_run=True, **TARGETS[target])
+    assert (preview.evaluations, preview.unsettled) == (1, False)
+    forget(keyspace, **TARGETS[target])
+    assert [trace.session_id for trace, _ in evaluations(keyspace)] == ["s2"]
+    assert_nowhere(keyspace, SECRET, PERSON)
+    account = read_balanced_account(keyspace)
+    assert (account.removed, account.waiting) == (1, 1)
+
+    keyspace.next_case("in a verdict")
+    gathering(keyspace)
+    first, middle, last, _, other = (make_trace(number).trace_id for number in range(1, 6))
+    details = {"session": {"generation": 1, "traces": 3, "trace_ids": [first, middle, last]}}
+    keyspace.send(make_verdict(1, trace_id=last, session_id="s1", rationale=SECRET, details=details))
+    keyspace.send(make_verdict(2, trace_id=other, session_id="s2"))
+    assert forget(keyspace, **TARGETS[target]).verdicts == 1
+    assert_nowhere(keyspace, SECRET)
+    assert len(keyspace.outbox("j")) == 1
+
+
+def test_a_session_that_was_read_before_it_was_forgotten_is_not_chosen(keyspace: Keyspace) -> None:
+    sessions = gathering(keyspace)
+    members = [raw.decode() for raw in keyspace.client.zrange(keyspace.keys.sessions_due, 0, -1)]
+    (due,) = sessions.stage._read(members)
+    forget(keyspace, 1)
+    sessions.stage._chooser.choose(due)
+    assert [trace.session_id for trace, _ in evaluations(keyspace)] == ["s2"]
+    assert_nowhere(keyspace, SECRET)
