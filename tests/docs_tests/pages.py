@@ -10,10 +10,11 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from support.warm import Forked
@@ -23,6 +24,7 @@ __all__ = [
     "PAGES",
     "ROOT",
     "WALKED",
+    "AnyVariable",
     "Block",
     "Command",
     "File",
@@ -50,16 +52,16 @@ PAGES: Final = {
     ]
 }
 ELSEWHERE: Final = {
-    "docs/changing.md": "tests/docs_tests/test_changing_page.py",
-    "docs/coming-from.md": "tests/docs_tests/test_coming_from_page.py",
+    "docs/changing.md": "tests/docs_tests/test_blocks.py",
+    "docs/coming-from.md": "tests/docs_tests/test_walked_pages.py",
     "docs/examples/README.md": "tests/features/gateway/test_examples.py",
-    "docs/tutorial.md": "tests/docs_tests/test_tutorial.py",
+    "docs/tutorial.md": "tests/docs_tests/test_walked_pages.py",
 }
 """Pages with a test of their own."""
 WALKED: Final = tuple(
     f"docs/{page}.md" for page in ("your-own-judge", "agents", "testing-judges", "before-a-release", "several-models")
 )
-"""Pages whose files and commands with output test_your_own_judge.py walks through, in this order and in one folder."""
+"""Pages whose files and commands with output test_walked_pages.py walks through, in this order and in one folder."""
 _BLOCK: Final = re.compile(
     r"^(?:`(?P<name>[^`\n]+)`\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -71,6 +73,18 @@ _REST: Final = "…"
 _TIMEOUT_S: Final = 60.0
 _INTERRUPTED: Final = 130
 _FORKED: Final = {"tracejudge": "worker.cli", "celery": "celery"}
+
+
+class AnyVariable(defaultdict[str, str]):
+    """An environment in which each variable that a page names is set."""
+
+    def __missing__(self, name: str) -> str:
+        if name.startswith(("TRACEJUDGE_", "OTEL_")):
+            raise KeyError(name)
+        return "a-secret-of-24-characters"
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return default if name.startswith(("TRACEJUDGE_", "OTEL_")) else self[name]
 
 
 class Block(NamedTuple):

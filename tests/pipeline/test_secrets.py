@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from redis import Redis
 from support import replies
-from support.cases import each_case
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline, Worker
 from support.processes import wait_until
 from support.replies import Call
+from support.tables import read_table
 
 import tracejudge
 from tracejudge import Document, Feedback, Message, Span, ToolCall, Trace, Usage
@@ -313,46 +313,21 @@ def test_a_wrong_password_is_reported_without_the_password(
     assert planted.found_in(worker.program.output) == []
 
 
-MISTAKES = {
-    "a key in the file": {"models": {"default": {"model": "m", "api_key": "{}"}}},
-    "a key in place of a variable's name": {"models": {"default": {"model": "m", "api_key_env": "{}"}}},
-    "a URL of Redis": {"redis_url": "redis://u:{}@host:x/0"},
-    "a URL of the broker": {"broker_url": "redis://u:{}@host:x/0"},
-    "a URL of sentinels": {"redis_url": "redis+sentinel://u:{}@h1:1,h2:x/m"},
-    "a receiver": {"otlp_endpoint": "htp://u:{}@host"},
-    "an endpoint": {"models": {"default": {"model": "m", "base_url": "http://u:{}@host:port"}}},
-    "models that are no JSON": {"models": "{}"},
-    "rules that are no JSON": {"rules": '[{{"name": "{}'},
-    "a sampling key": {"sampling_key": "{}" * 9},
-    "a user key": {"user_key": "{}" * 9},
-    "a former user key": {"user_keys_former": "{}" * 9},
-}
+MISTAKES = read_table(__file__, "secret_settings")
 
 
-@each_case("settings", MISTAKES.values(), ids=MISTAKES)
-def test_the_error_of_a_wrong_setting_is_one_line_without_the_secret(settings: dict[str, Any]) -> None:
-    planted = PlantedSecrets()
-    word = planted("setting")
-    variables = {f"TRACEJUDGE_{name.upper()}": _filled(value, word) for name, value in settings.items()}
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in variables.items()}
-    with pytest.raises(SettingsError) as raised:
-        make_app(load(texts))
-    assert len(str(raised.value).splitlines()) == 1
-    assert planted.found_in(str(raised.value)) == []
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param(settings, id=name, marks=[] if name == "a URL of Redis" else pytest.mark.slow("a second variant"))
-        for name, settings in MISTAKES.items()
-    ],
-)
-def test_a_wrong_setting_is_reported_in_one_line_without_the_secret(
-    at_redis: AtRedis, redis_url: str, planted: PlantedSecrets, settings: dict[str, Any]
+def test_the_error_of_a_wrong_setting_is_one_line_without_the_secret(
+    at_redis: AtRedis, redis_url: str, planted: PlantedSecrets
 ) -> None:
     word = planted("setting")
-    fields = {name: _filled(value, word) for name, value in settings.items()}
+    for name, settings in MISTAKES.items():
+        variables = {f"TRACEJUDGE_{key.upper()}": _filled(value, word) for key, value in settings.items()}
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in variables.items()}
+        with pytest.raises(SettingsError) as raised:
+            make_app(load(texts))
+        assert len(str(raised.value).splitlines()) == 1, name
+        assert planted.found_in(str(raised.value)) == [], name
+    fields = {key: _filled(value, word) for key, value in MISTAKES["a URL of Redis"].items()}
     worker = at_redis(redis_url).worker(wait=False, **fields)
     assert worker.program.wait() == 2
     assert len(worker.program.stderr.splitlines()) == 1
