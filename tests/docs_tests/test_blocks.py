@@ -1,4 +1,4 @@
-"""Every block of every page but commands: configuration is loaded, data is read, Python runs, contributors' code works."""
+"""Every block of every page but commands: configuration is loaded, data is read, Python runs, as does new code."""
 
 import configparser
 import io

@@ -47,9 +47,11 @@ def test_a_wrong_page_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "Makefile").write_text("check:\n", encoding="utf-8")
     monkeypatch.setattr(check, "_ROOT", tmp_path)
     monkeypatch.setattr(check, "_SITE", tmp_path / "site")
-    page, html = tmp_path / "page.md", tmp_path / "site" / "page.html"
+    html = tmp_path / "site" / "page.html"
     html.parent.mkdir()
-    for text, problem in read_table(__file__, "problems"):
+    (tmp_path / "page.md").touch()
+    for number, (text, problem) in enumerate(read_table(__file__, "problems")):
+        page = tmp_path / f"{number}.md"
         page.write_text(text.replace("MACHINE", MACHINE), encoding="utf-8")
         found = list(check._problems(page))
         assert bool(found) == bool(problem), (text, found)

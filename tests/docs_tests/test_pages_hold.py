@@ -1,4 +1,4 @@
-"""What pages say holds: sums, intervals, defaults, sizes, hashes; each question of a user has its page near the first."""
+"""What pages say holds: sums, intervals, defaults, sizes, hashes; each question of a user has a page near the first."""
 
 import json
 import math

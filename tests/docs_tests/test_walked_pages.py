@@ -193,9 +193,10 @@ def test_what_the_page_says_makes_a_new_version_and_nothing_else(folder: Path) -
     # A judge in code changes with its file alone.
     code = {"code": f"{folder}/judges.d/shop.py:numbers_sourced"}
     assert version(code) == version({**code, "time_limit_s": 9, "processes": 2})
-    for more, is_same in (("", True), ("\n", False)):
-        (folder / "other.py").write_text(f"{FILES['judges.d/shop.py']}{more}", encoding="utf-8")
-        assert (version(code) == version({"code": f"{folder}/other.py:numbers_sourced"})) is is_same, more
+    for name, more in (("same", ""), ("other", "\n")):
+        (folder / f"{name}.py").write_text(f"{FILES['judges.d/shop.py']}{more}", encoding="utf-8")
+        moved = version({"code": f"{folder}/{name}.py:numbers_sourced"})
+        assert (version(code) == moved) is (name == "same"), name
 
 
 def test_a_wrong_page_would_be_noticed(tmp_path: Path) -> None:
@@ -309,7 +310,7 @@ def commands_of(name: str) -> list[str]:
     return [steps["Judge"], steps["Keep the verdicts of main"]]
 
 
-@pytest.mark.parametrize("name", ["github.yml", "gitlab.yml"])
+@pytest.mark.parametrize("name", ["github.yml", pytest.param("gitlab.yml", marks=pytest.mark.slow("a second variant"))])
 def test_a_workflow_follows_its_schema_and_gates_a_release(name: str, tmp_path: Path) -> None:
     schema = "gitlab-ci" if name == "gitlab.yml" else "github-workflows"
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
