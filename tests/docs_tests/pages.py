@@ -203,12 +203,7 @@ def background(command: str, folder: Path, env: Mapping[str, str]) -> Iterator[s
                     os.killpg(program.pid, signal.SIGKILL)
 
 
-def run(
-    command: str,
-    folder: Path,
-    timeout_s: float = _TIMEOUT_S,
-    env: Mapping[str, str] | None = None,
-) -> Ended:
+def run(command: str, folder: Path, timeout_s: float = _TIMEOUT_S, env: Mapping[str, str] | None = None) -> Ended:
     """Run a command in a folder as a shell does, with our commands on the path.
 
     Args:

@@ -31,11 +31,11 @@ from pages import (
     needs,
     of_kind,
     read_page,
-    run,
     table,
 )
 from redis import Redis
 from support.cases import each_case
+from support.cli_parts import Run
 from support.endpoint import ChatEndpoint
 from support.lazy import Lazy
 from support.model_server import ModelServer
@@ -235,12 +235,7 @@ def test_the_code_of_the_page_runs(hosted: ChatEndpoint) -> None:
     with redirect_stdout(printed):
         for block in (block for block in blocks(PAGES[SCRIPTS]) if block.kind == "python"):
             exec(compile(block.text, "docs/testing-judges.md", "exec"), names)  # noqa: S102 - our own page
-    assert printed.getvalue().splitlines() == [
-        "1.0 True It is so.",
-        "True polite",
-        "[True, False] True",
-        "0.5",
-    ]
+    assert printed.getvalue().splitlines() == ["1.0 True It is so.", "True polite", "[True, False] True", "0.5"]
     assert {call.headers["authorization"] for call in hosted.calls} == {"Bearer k"}
     assert {call.body["model"] for call in hosted.calls} == {"gpt-6-luna"}
 
@@ -264,10 +259,9 @@ SHOWN = "tracejudge show 4bf92f"
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # the page forks, and Python 3.12 warns
 def test_each_block_publishes_what_is_shown(
-    redis: Redis, redis_url: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    env = {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix}
-    for name, value in {**env, "OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}.items():
+    for name, value in {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "COLUMNS": "100", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, value)
     names, shown = around(), 0
     with ModelServer() as endpoint:
@@ -281,8 +275,8 @@ def test_each_block_publishes_what_is_shown(
                     newest = sent(redis, prefix, b"t")[-1]["trace_id"]
                     (step,) = read_page(f"```console\n{block.text}```\n")
                     assert isinstance(step, Command)
-                    ended = run(f"tracejudge show {newest}", tmp_path, env=env)
-                    assert matches(step.output, ended.output), f"{step.output}\n{ended.output}"
+                    ended = served("show", newest)
+                    assert matches(step.output, ended.out + ended.err), f"{step.output}\n{ended}"
                     shown += 1
             traces, (feedback,) = sent(redis, prefix, b"t"), sent(redis, prefix, b"f")
         finally:

@@ -12,19 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import (
-    ELSEWHERE,
-    PAGES,
-    ROOT,
-    WALKED,
-    background,
-    blocks,
-    needs,
-    of_kind,
-    run,
-    shell_lines,
-    without_files,
-)
+from pages import ELSEWHERE, PAGES, ROOT, WALKED, background, blocks, needs, of_kind, run, shell_lines, without_files
 from support.decision_endpoint import DecisionEndpoint
 from support.ports import free_port
 from support.processes import wait_until

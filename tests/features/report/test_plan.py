@@ -83,8 +83,7 @@ def test_a_plan_counts_tokens_from_a_cache_as_past_verdicts_did(keyspace: Keyspa
         keyspace.add(trace)
     price = Price(input=10.0, output=0.0, cached_input=1.0)
     settings = Settings(
-        models={"default": ModelSettings(provider="scripted", model="scripted", price=price)},
-        rules=SAFETY,
+        models={"default": ModelSettings(provider="scripted", model="scripted", price=price)}, rules=SAFETY
     )
     (before,) = estimated(settings, keyspace.store, traces=50).rows
     call = Call(1.0, 0.1, "ok", 1000, 10, cached_tokens=600)

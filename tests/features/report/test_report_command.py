@@ -94,8 +94,7 @@ def test_redis_and_an_archive_give_the_same_report(served: Run, keyspace: Keyspa
 
 def test_it_says_what_is_not_told_yet_and_which_share_declines(served: Run, keyspace: Keyspace) -> None:
     publish(
-        keyspace,
-        [verdict(number, NOW - 9 * 3600, service=name) for name in ("shop", "bot") for number in range(30)],
+        keyspace, [verdict(number, NOW - 9 * 3600, service=name) for name in ("shop", "bot") for number in range(30)]
     )
     norm = msgspec.structs.replace(flat(0.9, 1_000), days=8, allowances=((0.02, 0.0225), (0.0, 0.0)))
     of_service = {"shop": Detector(norm=norm), "bot": Detector(decline=Decline(9, 1, -0.009, -0.013, -0.005))}
