@@ -18,13 +18,14 @@ from support.cli_parts import Ended, Run, labelled, scripted, words, write_lines
 from support.endpoint import ChatEndpoint
 from support.processes import Program
 from support.replies import failing, from_call, slow, yes_no
-from support.tables import read_table
+from support.tables import expand, read_table
 
 from judges.agreement import pass_share
 from judges.core.verdict import Call, Verdict, seconds_of
 from worker.base.commands import progress
 
 FAIL_UNDER = "--fail-under"
+TABLES = read_table(__file__, "gate")
 
 
 @pytest.fixture
@@ -40,21 +41,9 @@ def judged(run: Run, monkeypatch: pytest.MonkeyPatch) -> Any:
     return evaluate
 
 
-CASES = {
-    # results, --undecided, exit code
-    "surely above": ("y" * 60, None, 0),
-    "surely below": ("y" * 30 + "n" * 30, None, 1),
-    "undecided": ("y" * 55 + "n" * 5, None, 3),
-    "undecided passes": ("y" * 55 + "n" * 5, "pass", 0),
-    "undecided fails": ("y" * 55 + "n" * 5, "fail", 1),
-    "a judge that refuses the bad rows passes nothing": ("y" * 60 + "-" * 20, None, 3),
-    "and fails nothing": ("n" * 5 + "-" * 55, None, 3),
-    "few rows decide nothing": ("yyyyy", None, 3),
-}
-
-
 def test_the_exit_code_is_that_of_the_limits(judged: Any) -> None:
-    for name, (results, undecided, code) in CASES.items():
+    for name, (text, undecided, code) in TABLES["exit codes"].items():
+        results = expand(text)
         options = () if undecided is None else ("--undecided", undecided)
         ended = judged(results, FAIL_UNDER, "safety=0.9", *options)
         assert ended.code == code, (name, ended.out)
@@ -126,7 +115,7 @@ def test_what_a_gate_cannot_use_is_refused_before_a_row_is_judged(run: Run, judg
     write_lines("other.jsonl", [{"no": "verdict"}])
     Path("older.md").write_text("## Judged answers: passed\n", encoding="utf-8")
     contents = {path: path.read_bytes() for path in Path().iterdir()}
-    for options, message in read_table(__file__, "gate")["wrong usage"]:
+    for options, message in TABLES["wrong usage"]:
         ended = run("evaluate", file, "--judge", "safety", *options)
         assert (ended.code, ended.out, message in words(ended.err)) == (2, "", True), (options, ended.err)
         assert {path: path.read_bytes() for path in Path().iterdir()} == contents, options
@@ -306,24 +295,11 @@ def test_resume_judges_what_the_output_lacks(run: Run, endpoint: ChatEndpoint, m
 
 def test_resume_refuses_files_of_another_configuration_in_one_line(run: Run) -> None:
     file = write_lines("t.jsonl", rows(2))
-    command = ("evaluate", file, "--output", "out.jsonl", "--resume")
-    assert run(*command, "--judge", "safety").code == 0
+    assert run("evaluate", file, "--output", "out.jsonl", "--resume", "--judge", "safety").code == 0
     whole = Path("out.jsonl").read_bytes()
-    mistakes = {
-        "another judge": ((*command, "--judge", "groundedness"), "line 1 is of safety, version"),
-        "no verdicts": (
-            ("evaluate", file, "--judge", "safety", "--output", "t.jsonl", "--resume"),
-            "t.jsonl is the input",
-        ),
-        "no output": (("evaluate", file, "--judge", "safety", "--resume"), "--resume needs --output FILE"),
-        "force": ((*command, "--judge", "safety", "--force"), "neither with --force nor with --compare"),
-        "other lines": (
-            ("evaluate", file, "--judge", "safety", "--output", write_lines("x.jsonl", rows(1)), "--resume"),
-            "x.jsonl: line 1 is no verdict as `evaluate --output` writes them",
-        ),
-    }
-    for name, (arguments, message) in mistakes.items():
-        ended = run(*arguments)
+    write_lines("x.jsonl", rows(1))
+    for name, (arguments, message) in TABLES["resume"].items():
+        ended = run("evaluate", *arguments.split())
         assert (ended.code, message in words(ended.err)) == (2, True), (name, ended.err)
     assert Path("out.jsonl").read_bytes() == whole
     assert [path.name for path in Path().glob("*.resume")] == []
@@ -333,12 +309,8 @@ def test_seconds_of_calls_and_of_waiting(run: Run, endpoint: ChatEndpoint, monke
     def called(*spans: tuple[float, float]) -> float:
         return seconds_of([Call(began, ended - began, "ok") for began, ended in spans], 10.0)
 
-    assert [seconds_of((), 2.0), called((1, 2), (3, 5)), called((1, 4), (2, 3), (2, 6)), called((0, 20))] == [
-        2,
-        3,
-        5,
-        10,
-    ]
+    assert (seconds_of((), 2.0), called((1, 2), (3, 5))) == (2, 3)
+    assert (called((1, 4), (2, 3), (2, 6)), called((0, 20))) == (5, 10)
     monkeypatch.setenv("TRACEJUDGE_MODELS", models_at(endpoint))
     endpoint.behaviour = slow(0.2, yes_no())
     file = write_lines("t.jsonl", rows(6))
