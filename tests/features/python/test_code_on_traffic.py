@@ -96,22 +96,18 @@ def test_however_many_models_its_rule_names_it_judges_once(keyspace: Keyspace, n
     assert find_providers(settings)[CODE.judge_model] == "code"
 
 
-def test_other_judges_of_the_rule_ask_its_models(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
-    both = Rule.from_keys(
-        name="both", judges=("safety", "relevance_to_query"), model=("default", "first"), combine="all"
-    )
+def test_other_judges_of_the_rule_ask_its_models_and_failures_are_unscored(
+    keyspace: Keyspace, new_worker: Workers, code: Code
+) -> None:
+    asked = ("safety", "relevance_to_query")
+    both = Rule.from_keys(name="both", judges=asked, model=("default", "first"), combine="all")
     worker = panel_worker(new_worker, judges=code.judges, rules=(both,))
     choose(keyspace, rules=(both,))
     finish(keyspace, worker)
-    assert {(verdict.judge, name) for name, verdict in verdicts(keyspace).items()} == {
-        ("safety", "code"),
-        ("relevance_to_query", "a"),
-        ("relevance_to_query", "b"),
-        ("relevance_to_query", "all(a,b)"),
-    }
+    relevance = {("relevance_to_query", name) for name in ("a", "b", "all(a,b)")}
+    assert {(verdict.judge, name) for name, verdict in verdicts(keyspace).items()} == {("safety", "code"), *relevance}
 
-
-def test_no_egress_keeps_a_trace_from_the_operator_s_code(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+    keyspace.next_case("no egress keeps a trace from the operator's code")
     rules = (KEPT, Rule(name="coded", judges=("safety", "groundedness")))
     with capture_logs() as lines:
         choose(keyspace, rules=rules)
@@ -120,20 +116,17 @@ def test_no_egress_keeps_a_trace_from_the_operator_s_code(keyspace: Keyspace, ne
     finish(keyspace, panel_worker(new_worker, judges=code.judges, rules=rules))
     assert read_balanced_account(keyspace).scored == 2
 
-
-def test_so_many_run_at_the_same_time(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
-    worker = panel_worker(new_worker, judges=code.judges)
+    keyspace.next_case("so many run at the same time")
+    code.most_at_once = 0
     choose(keyspace, 4 * CODE_AT_ONCE)
-    finish(keyspace, worker)
+    finish(keyspace, panel_worker(new_worker, judges=code.judges))
     assert_settled(keyspace, scored=4 * CODE_AT_ONCE)
     assert 1 < code.most_at_once <= CODE_AT_ONCE
 
-
-def test_a_code_judge_that_reports_failure_is_unscored(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+    keyspace.next_case("a judge that reports a failure")
     code.fault = JudgeFailedError("the code raised ValueError")
-    worker = panel_worker(new_worker, judges=code.judges)
     choose(keyspace)
-    finish(keyspace, worker)
+    finish(keyspace, panel_worker(new_worker, judges=code.judges))
     (verdict,) = verdicts(keyspace).values()
     assert (verdict.outcome, verdict.reason, verdict.note) == ("unscored", "judge_failed", "the code raised ValueError")
 
@@ -209,16 +202,48 @@ def test_evaluations_wait_while_a_judge_cannot_be_imported(pipeline: Pipeline, t
     assert worker.program.output.count(message) == 1, "once, and not for each trace"
 
 
-def test_a_judge_keeps_running_as_it_was_read_until_its_worker_ends(pipeline: Pipeline, tmp_path: Path) -> None:
-    file = tmp_path / "judged.py"
+TURNS = """\
+from judges.code import judge, turns
+
+
+@judge(unit="session", version="1")
+def three_turns(trace) -> bool:
+    return [message.content for message in turns(trace)] == [f"Question {number}?" for number in range(3)] + ["Bye."]
+"""
+
+
+def test_a_file_runs_as_it_was_read_and_judges_of_conversations_judge_a_session_once(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    file, folder = tmp_path / "judged.py", tmp_path / "mine"
+    folder.mkdir()
     file.write_text("from judges.code import judge\n@judge\ndef good(trace) -> bool: return True\n")
-    rules = [{"name": "all", "judges": ["good", "by_the_trace", "has_link"]}]
-    worker = pipeline.worker(rules=rules, judges={"good": {"code": f"{file}:good"}, **TABLES})
+    asks = 'unit = "session"\ninstructions = "Is the user of {{ conversation }} at ease?"'
+    (folder / "at_ease.toml").write_text(asks, encoding="utf-8")
+    (folder / "turns.py").write_text(TURNS, encoding="utf-8")
+    (folder / "three_turns.toml").write_text('code = "turns.py:three_turns"', encoding="utf-8")
+    rules = [
+        {"name": "all", "judges": ["good", "by_the_trace", "has_link"]},
+        {"name": "sessions", "unit": "session", "judges": ["at_ease", "three_turns"]},
+    ]
+    judges = {"good": {"code": f"{file}:good"}, **TABLES}
+    worker = pipeline.worker(rules=rules, judges=judges, session_idle=1.0, judges_folder=str(folder))
     file.write_text("while writing it, an editor leaves what is no Python")
-    pipeline.publish(make_many(40, tags={"do": "nothing"}))
-    assert pipeline.settled(40).scored == 120
+    turns = [
+        structs.replace(trace, input=f"Question {place}?", output="Bye." * (place == 2), started_at=100.0 + place)
+        for place, trace in enumerate(make_many(3, session_id="s1", tags={"do": "nothing"}))
+    ]
+    pipeline.publish([*turns, *make_many(37, first=3, tags={"do": "nothing"})])
+    account = pipeline.settled(40)
+    assert (account.sampled, account.chosen, account.scored, account.lost) == (40, 122, 122, 0)
+    of_session = {
+        entry.verdict.judge: entry.verdict for entry in pipeline.outbox() if "session" in entry.verdict.details
+    }
+    assert of_session.keys() == {"at_ease", "three_turns"}
+    assert {verdict.details["session"]["traces"] for verdict in of_session.values()} == {3}
+    assert [score.passed for score in of_session["three_turns"].scores] == [True]
     judging = _judging(worker.program.pid)
-    assert len(judging) in {3, 4}
+    assert len(judging) in {4, 5}, "three_turns has a process as well"
     assert worker.program.terminate() == 0
     wait_until(lambda: not any(map(is_running, judging)), what="the processes of its judges to end")
 
@@ -241,44 +266,6 @@ def _judging(worker: int) -> list[int]:
     children = [pid for task in Path(f"/proc/{worker}/task").glob("*/children") for pid in task.read_text().split()]
     command = b"judges.features.python.child"
     return [int(pid) for pid in children if command in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
-TURNS = """\
-from judges.code import judge, turns
-
-
-@judge(unit="session", version="1")
-def three_turns(trace) -> bool:
-    return [message.content for message in turns(trace)] == [f"Question {number}?" for number in range(3)] + ["Bye."]
-"""
-
-
-def test_judges_of_conversations_in_words_and_python_judge_a_session_once(pipeline: Pipeline, tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "at_ease.toml").write_text(
-        'unit = "session"\ninstructions = "Is the user of {{ conversation }} at ease?"', encoding="utf-8"
-    )
-    (folder / "turns.py").write_text(TURNS, encoding="utf-8")
-    (folder / "three_turns.toml").write_text('code = "turns.py:three_turns"', encoding="utf-8")
-    rule = {"name": "sessions", "unit": "session", "judges": ["at_ease", "three_turns"]}
-    pipeline.worker(rules=[rule], session_idle=1.0, judges_folder=str(folder))
-    traces = make_many(3, session_id="s1")
-    questions = [f"Question {number}?" for number in range(3)]
-    pipeline.publish(
-        [
-            structs.replace(
-                trace, input=questions[place], output="Bye." if place == 2 else "", started_at=100.0 + place
-            )
-            for place, trace in enumerate(traces)
-        ]
-    )
-    account = pipeline.settled(3)
-    assert (account.sampled, account.chosen, account.scored, account.lost) == (3, 2, 2, 0)
-    verdicts = {entry.verdict.judge: entry.verdict for entry in pipeline.outbox()}
-    assert verdicts.keys() == {"at_ease", "three_turns"}
-    assert {verdict.details["session"]["traces"] for verdict in verdicts.values()} == {3}
-    assert [score.passed for score in verdicts["three_turns"].scores] == [True]
 
 
 def explored(*details: dict[str, Any]) -> Metrics:
