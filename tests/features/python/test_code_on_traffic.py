@@ -236,9 +236,8 @@ def test_a_file_runs_as_it_was_read_and_judges_of_conversations_judge_a_session_
     pipeline.publish([*turns, *make_many(37, first=3, tags={"do": "nothing"})])
     account = pipeline.settled(40)
     assert (account.sampled, account.chosen, account.scored, account.lost) == (40, 122, 122, 0)
-    of_session = {
-        entry.verdict.judge: entry.verdict for entry in pipeline.outbox() if "session" in entry.verdict.details
-    }
+    ended = (entry.verdict for entry in pipeline.outbox())
+    of_session = {verdict.judge: verdict for verdict in ended if "session" in verdict.details}
     assert of_session.keys() == {"at_ease", "three_turns"}
     assert {verdict.details["session"]["traces"] for verdict in of_session.values()} == {3}
     assert [score.passed for score in of_session["three_turns"].scores] == [True]
@@ -330,6 +329,3 @@ def test_secrets_of_ours_are_kept_from_judges_in_code(monkeypatch: pytest.Monkey
     there = dict.fromkeys(("PAID", "PAGE", "WORD", "HOME"), "x")
     assert environment.passed_on(there) == {"HOME": "x"}
     assert environment.passed_on(there, ("PAID",)) == {"PAID": "x", "HOME": "x"}
-
-
-"""Time limit in real time: enough for a millisecond of work on a busy machine."""
