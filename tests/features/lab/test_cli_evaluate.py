@@ -336,27 +336,6 @@ def test_each_model_has_a_verdict_and_one_more_combines_them(run: Run) -> None:
     assert [verdict.judge_model for verdict in verdicts()] == ["b", "lexical"] * 2, "without a way to combine"
 
 
-def test_a_model_that_is_named_needs_no_default_beside_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = {"provider": "scripted", "model": "m", "script": write_lines("one.jsonl", answering("yes"))}
-    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"other": model}))
-    file = write_lines("t.jsonl", [labelled("yes")])
-    assert run("evaluate", file, "--judge", "safety", "--model", "other").code == 0
-    assert run("judges", "test", "safety", file, "--label", "safe", "--model", "other").code == 0
-    assert run("judges", "show", "safety").code == 0
-    complaint = run("evaluate", file, "--judge", "safety").complaint
-    assert complaint == "tracejudge: there is no [models.default]; known are other"
-    own = Path("own.toml")
-    own.write_text('instructions = "Is {{ outputs }} polite?"\nmodel = "othr"\n', encoding="utf-8")
-    assert run("evaluate", file, "--judge", own, "--model", "other").code == 0
-    message = "own.toml: model: there is no [models.othr]; did you mean other?"
-    assert message in run("evaluate", file, "--judge", own).complaint
-    assert message in run("judges", "test", own, file, "--label", "safe").complaint
-    monkeypatch.setenv("TRACEJUDGE_JUDGES_FOLDER", ".")
-    assert message in run("evaluate", file, "--judge", "own").complaint
-    monkeypatch.delenv("TRACEJUDGE_JUDGES_FOLDER")
-    assert "models: none is the default" in run("replay", "--since", "1h", "--judge", "safety").complaint
-
-
 class Hanging(ScriptedModel):
     """Answers yes to some texts, and never answers the others."""
 
