@@ -51,19 +51,9 @@ from judges.parsing.rows import as_trace
 from tracejudge import Trace
 from tracejudge.dialects.own_tables import table_of
 from worker import installed as rows
+from worker.core import features
 from worker.core.config.loading import load
 from worker.core.config.reading import key_types
-from worker.core.features import (
-    Assessor,
-    Feature,
-    IngestHook,
-    ModelWrapper,
-    TraceHookContext,
-    VerdictHook,
-    build_hooks,
-    installed,
-    installed_tables,
-)
 from worker.core.queue.ledger import Ledger
 from worker.core.storage.client import script_sources
 from worker.core.telemetry.metrics import Metrics
@@ -320,7 +310,7 @@ def entries_of(redis: Redis, prefix: str) -> list[tuple[bytes, dict[bytes, bytes
 
 CHANGING = PAGES["docs/changing.md"]
 FILES = {step.name: step.text for step in read_page(CHANGING) if isinstance(step, File)}
-CACHED = (installed, installed_tables, key_types, script_sources)
+CACHED = (features.installed, features.installed_tables, key_types, script_sources)
 
 
 @pytest.fixture
@@ -353,8 +343,10 @@ def test_the_feature_of_the_page_works(folder: Path, keyspace: Keyspace) -> None
         config.write_text(text, encoding="utf-8")
         settings = load({}, str(config), needs_rules=False)
         ledger = Ledger(keyspace.store, settings)
-        context = TraceHookContext(settings, Metrics(settings), ledger, rules_of(settings))
-        assert len(build_hooks((feature.after_verdict for feature in installed()), context)) == count, text
+        context = features.TraceHookContext(settings, Metrics(settings), ledger, rules_of(settings))
+        assert (
+            len(features.build_hooks((feature.after_verdict for feature in features.installed()), context)) == count
+        ), text
 
 
 def test_the_judge_of_the_page_works() -> None:
@@ -372,11 +364,11 @@ def test_the_table_has_every_hook() -> None:
     ]
     methods = [
         f"{kind.__name__}.{name}"
-        for kind in (IngestHook, Assessor, ModelWrapper, VerdictHook)
+        for kind in (features.IngestHook, features.Assessor, features.ModelWrapper, features.VerdictHook)
         for name, member in vars(kind).items()
         if callable(member) and not name.startswith("_")
     ]
-    hooks = [field.name for field in fields(Feature) if field.name not in {"name", "needs"}]
+    hooks = [field.name for field in fields(features.Feature) if field.name not in {"name", "needs"}]
     assert sorted(named) == sorted([*methods, *hooks])
 
 

@@ -28,17 +28,7 @@ from worker.base.lookup.label_store import (
     with_places_reached,
     write_labels,
 )
-from worker.base.monitor.corrected import (
-    Confusion,
-    Corrected,
-    CorrectionRefusedError,
-    Stratum,
-    agreement,
-    flips,
-    from_drawn,
-    from_golden,
-    method_of,
-)
+from worker.base.monitor import corrected as formulas
 from worker.base.monitor.feature import Monitor
 from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import Bucket, Series, Unjudged, read_series
@@ -53,14 +43,14 @@ rater, proportion = Lazy("statsmodels.stats.inter_rater"), Lazy("statsmodels.sta
 VERSION = "0123456789abcdef"
 
 
-def corrected_by(case: dict[str, Any]) -> Corrected:
+def corrected_by(case: dict[str, Any]) -> formulas.Corrected:
     if "golden" in case:
         passed, *counts = case["golden"]
-        return from_golden(passed, 5000, Confusion(*counts))
-    return from_drawn([Stratum(bool(verdict), *rest) for verdict, *rest in case["strata"]], 1000)
+        return formulas.from_golden(passed, 5000, formulas.Confusion(*counts))
+    return formulas.from_drawn([formulas.Stratum(bool(verdict), *rest) for verdict, *rest in case["strata"]], 1000)
 
 
-def width(corrected: Corrected) -> float:
+def width(corrected: formulas.Corrected) -> float:
     return corrected.interval.high - corrected.interval.low
 
 
@@ -68,7 +58,7 @@ def test_shares_are_corrected_by_their_formulas_or_refused() -> None:
     cases = read_table(__file__, "corrections")
     for name, case in cases.items():
         if "refused" in case:
-            with pytest.raises(CorrectionRefusedError, match=case["refused"] or None):
+            with pytest.raises(formulas.CorrectionRefusedError, match=case["refused"] or None):
                 corrected_by(case)
             continue
         corrected = corrected_by(case)
@@ -83,15 +73,15 @@ def test_shares_are_corrected_by_their_formulas_or_refused() -> None:
     case = cases["a part without a label, as an even chance"]
     certain = {"strata": [*case["strata"][:2], [0, 1, 40, 4000, 2000]]}
     assert width(corrected_by(case)) > width(corrected_by(certain))
-    assert (method_of("drawn"), method_of("golden")) == ("ppi", "rogan_gladen")
+    assert (formulas.method_of("drawn"), formulas.method_of("golden")) == ("ppi", "rogan_gladen")
     for origin, asked in (("golden", "ppi"), ("drawn", "rogan_gladen"), ("queue", None)):
-        with pytest.raises(CorrectionRefusedError):
-            method_of(origin, asked)
+        with pytest.raises(formulas.CorrectionRefusedError):
+            formulas.method_of(origin, asked)
 
 
 def test_agreement_is_that_of_the_textbooks() -> None:
-    seen = Confusion(81, 9, 12, 48)
-    corrected = agreement(seen)
+    seen = formulas.Confusion(81, 9, 12, 48)
+    corrected = formulas.agreement(seen)
     oracle = rater.cohens_kappa([[81, 9], [12, 48]])
     assert corrected.kappa == pytest.approx((oracle.kappa, oracle.kappa_low, oracle.kappa_upp), abs=1e-4)
     for interval, part, whole in (
@@ -102,21 +92,21 @@ def test_agreement_is_that_of_the_textbooks() -> None:
         assert interval is not None
         assert interval.value == part / whole
         assert interval[1:] == pytest.approx(proportion.proportion_confint(part, whole, method="wilson"), abs=1e-4)
-    one_sided = agreement(Confusion(10, 0, 0, 0))
+    one_sided = formulas.agreement(formulas.Confusion(10, 0, 0, 0))
     assert (one_sided.specificity, one_sided.kappa) == (None, None)
-    for alike in (Confusion(40, 0, 0, 13), Confusion(78, 4, 0, 0)):
+    for alike in (formulas.Confusion(40, 0, 0, 13), formulas.Confusion(78, 4, 0, 0)):
         # Without a disagreement, or with one kind of verdict, the standard error is 0 and the interval is not.
-        interval = agreement(alike).kappa
+        interval = formulas.agreement(alike).kappa
         assert interval is not None
         assert interval.low < interval.value <= interval.high, alike
         assert interval.high - interval.low > 0.05, alike
-    rate, kappa = flips(Confusion(880, 30, 20, 70))
+    rate, kappa = formulas.flips(formulas.Confusion(880, 30, 20, 70))
     assert rate.value == 0.05
     assert kappa is not None
     assert kappa.value == pytest.approx(rater.cohens_kappa([[880, 30], [20, 70]]).kappa)
-    for empty in (agreement, flips):
+    for empty in (formulas.agreement, formulas.flips):
         with pytest.raises(ValueError, match=r"^no "):
-            empty(Confusion(0, 0, 0, 0))
+            empty(formulas.Confusion(0, 0, 0, 0))
 
 
 def pair(

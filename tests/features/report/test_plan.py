@@ -37,25 +37,18 @@ from worker.core.storage.client import Store
 from worker.features.cascades.feature import Cascade
 from worker.features.demo.command import rules
 from worker.features.demo.sample_traffic import Traffic, load_samples, make_plan
+from worker.features.report import workload
 from worker.features.report.plan import probabilities
-from worker.features.report.workload import (
-    Estimate,
-    Estimator,
-    assumed_probabilities,
-    mean_second,
-    planned_share,
-    read_history,
-)
 
 SECONDS = 40
 SAFETY = (Rule(name="all", judges=("safety",)),)
 
 
-def estimated(settings: Settings, store: Store, *, traces: float) -> Estimate:
+def estimated(settings: Settings, store: Store, *, traces: float) -> workload.Estimate:
     now_s = store.now_ms() / 1000
-    history = read_history(settings, store, now_s - DAY_S, now_s + 1)
+    history = workload.read_history(settings, store, now_s - DAY_S, now_s + 1)
     rules = Rules(settings, Graders(settings, load_judges(settings.judges)))
-    estimator = Estimator(settings, history)
+    estimator = workload.Estimator(settings, history)
     return estimator.estimate(
         "test", rules, lambda entry: probabilities(rules, entry.trace), period_s=DAY_S, traces=traces
     )
@@ -130,11 +123,11 @@ def test_the_width_of_a_planned_cascade_is_that_of_simulated_days() -> None:
         logits = calibrated(chance, chance.random(2000) < good, good)
         probabilities = [{"": float(1 / (1 + np.exp(-each)))} for each in logits]
         cascade = Cascade("first", "then", rate=rate)
-        planned = planned_share(cascade, probabilities, traces, w)
+        planned = workload.planned_share(cascade, probabilities, traces, w)
         assert planned is not None
         assert planned.high - planned.low == pytest.approx(days.width, rel=0.08), (good, traces)
-        assert mean_second(cascade, probabilities) == pytest.approx(rate, rel=1e-6)
-    assert fmean(each[""] for each in assumed_probabilities(0.9)) == pytest.approx(0.9, abs=0.02)
+        assert workload.mean_second(cascade, probabilities) == pytest.approx(rate, rel=1e-6)
+    assert fmean(each[""] for each in workload.assumed_probabilities(0.9)) == pytest.approx(0.9, abs=0.02)
 
 
 PAID = {"provider": "scripted", "script": "none.jsonl", "model": "paid", "price": {"input": 1.0, "output": 2.0}}
