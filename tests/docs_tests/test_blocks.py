@@ -61,10 +61,16 @@ from worker.core.telemetry.metrics import Metrics
 KINDS = {"console", "ini", "java", "js", "json", "lua", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
 
 
-def test_every_block_names_its_kind() -> None:
+def test_every_block_names_its_kind_and_is_valid() -> None:
     unknown = [(name, block) for name, text in PAGES.items() for block in blocks(text) if block.kind not in KINDS]
     assert unknown == []
     assert all((ROOT / test).exists() for test in ELSEWHERE.values())
+    for _, text in of_kind("yaml"):
+        assert yaml.safe_load(text)
+    for _, text in of_kind("ini"):
+        unit = configparser.ConfigParser(strict=False)
+        unit.read_string(text)
+        assert unit.sections()
 
 
 DECIDER = """
@@ -107,15 +113,6 @@ def test_data_can_be_read(page: str, text: str) -> None:
         elif "output" in row:
             fields = {"trace_id": "t", "service": "s", **as_trace(row)}
             assert msgspec.convert(fields, Trace).output == row["output"], page
-
-
-def test_other_blocks_are_valid() -> None:
-    for _, text in of_kind("yaml"):
-        assert yaml.safe_load(text)
-    for _, text in of_kind("ini"):
-        unit = configparser.ConfigParser(strict=False)
-        unit.read_string(text)
-        assert unit.sections()
 
 
 @pytest.mark.slow("needs promtool")
@@ -349,16 +346,13 @@ def test_the_feature_of_the_page_works(folder: Path, keyspace: Keyspace) -> None
         ), text
 
 
-def test_the_judge_of_the_page_works() -> None:
+def test_the_judge_of_the_page_works_and_its_table_has_every_hook() -> None:
     names: dict[str, Any] = {}
     exec(compile(FILES["judges/catalog/politeness.py"], "politeness", "exec"), names)  # noqa: S102 - our own page
     judge = names["JUDGE"]
     for output, result in (("Of course.", "yes"), ("Obviously not, stupid.", "no")):
         trace = Trace(trace_id="1", service="shop", output=output)
         assert judge.heuristic(trace, judge.prompts(trace)[0])["result"] == result
-
-
-def test_the_table_has_every_hook() -> None:
     named = [
         name for row in table(CHANGING, "hook") if row[0].startswith("`") for name in re.findall("`([^`]+)`", row[0])
     ]

@@ -137,7 +137,7 @@ def test_tables_of_features_have_sections(monkeypatch: pytest.MonkeyPatch) -> No
     assert "| `size` | required | How large it is. |" in item
 
 
-def test_every_table_has_one_place_in_its_page() -> None:
+def test_every_table_has_one_place_in_its_page_and_the_command_simulates_it(capsys: pytest.CaptureFixture[str]) -> None:
     for name, table in TABLES.items():
         if table.page:
             lines = (statistics._DOCS / table.page).read_text(encoding="utf-8").splitlines()
@@ -146,6 +146,12 @@ def test_every_table_has_one_place_in_its_page() -> None:
             assert written.count("| a row | 1 / 2 |") == 1, name
             with pytest.raises(ValueError, match="not one"):
                 statistics.lines_with(lines + lines, table, [row])
+    before = (statistics._DOCS / TABLES["uneven"].page).read_bytes()
+    assert main(["statistics", "uneven", "--brief"]) == 0
+    assert capsys.readouterr().out.count(": met\n") == 28
+    assert (statistics._DOCS / TABLES["uneven"].page).read_bytes() == before
+    with pytest.raises(SystemExit, match="2"):
+        main(["statistics", "none"])
 
 
 def test_a_missed_goal_is_told_and_ends_with_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,15 +166,6 @@ def test_a_missed_goal_is_told_and_ends_with_one(capsys: pytest.CaptureFixture[s
     assert "own: good | 93.1; goal 94 %: met" in output
     assert "own: bad | 92.9; goal 94 %: missed" in output
     assert statistics.main(table, ["--brief"]) == 0
-
-
-def test_the_command_simulates_the_tables_that_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
-    before = (statistics._DOCS / TABLES["uneven"].page).read_bytes()
-    assert main(["statistics", "uneven", "--brief"]) == 0
-    assert capsys.readouterr().out.count(": met\n") == 28
-    assert (statistics._DOCS / TABLES["uneven"].page).read_bytes() == before
-    with pytest.raises(SystemExit, match="2"):
-        main(["statistics", "none"])
 
 
 def test_a_configured_model_gets_a_section_of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -103,16 +103,13 @@ def test_two_pages_agree_on_a_figure() -> None:
     assert wrong == [], "\n".join(wrong)
 
 
-def test_a_month_costs_what_the_page_says() -> None:
+def test_costs_and_intervals_are_those_of_the_page() -> None:
     _, *models = table(COSTS, "100,000 requests a day, one judge")
     assert len(models) == 2
     for name, *costs in models:
         judging = Price(**known_model(name.split("`")[1])["price"]).cost_usd(2_000, 150)
         shown = [float(cost.removesuffix(" USD").replace(",", "")) for cost in costs]
         assert shown == [round(3_000_000 * rate * judging, 2) for rate in (1, 0.1, 0.01)], name
-
-
-def test_intervals_are_as_wide_as_the_page_says() -> None:
     for number, *widths in table(COSTS, "judgements"):
         count = int(number.replace(",", ""))
         points = [196 * math.sqrt(share * (1 - share) / count) for share in (0.8, 0.9, 0.95)]
@@ -160,23 +157,17 @@ def rows(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in (lines[0], *lines[2:])]
 
 
-def test_the_examples_of_the_hash_are_right() -> None:
+def test_hashes_partitions_and_sizes_are_those_of_the_page() -> None:
     _, *examples = rows("name")
     for name, crc, *partitions in examples:
         place = place_of(name.strip("`"), None)
         assert [int(crc), *map(int, partitions)] == [place, *(place % count for count in (1, 8, 64))], name
-
-
-def test_the_most_partitions_on_one_master_are_those_of_equal_ranges_of_slots() -> None:
     heads, *lines = rows("masters with equal ranges")
     for count, (_, *most) in zip((8, 64), lines, strict=True):
         slots = [key_slot(partition_prefix("tracejudge", number).encode()) for number in range(count)]
         for masters, number in zip(map(int, heads[1:]), map(int, most), strict=True):
             places = [slot * masters // 16384 for slot in slots]
             assert max(map(places.count, places)) == number, (count, masters)
-
-
-def test_the_table_of_sizes_is_computed_from_the_figures_of_its_page() -> None:
     text = SIZING.read_text(encoding="utf-8")
     assert with_rows(text) == text, "write what `with_rows` returns into the page"
 

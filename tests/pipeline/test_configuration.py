@@ -126,17 +126,9 @@ def test_a_key_of_an_absent_feature_is_refused(remove: Callable[[str], None]) ->
         assert error in str(refused.value), text
 
 
-def test_no_feature_is_configured_by_default() -> None:
+def test_no_feature_is_configured_by_default_and_each_key_changes_the_configuration_hash() -> None:
     assert Settings.from_keys(late_feedback_wait=60.0, session_idle=180.0, session_max=50) == Settings()
     assert Rule.from_keys(name="all", judges=(), priority=5, combine=None) == Rule("all", ())
-
-
-@each_case("key", sorted(keys_of(features_in("features"))))
-def test_every_key_has_its_variable(key: str) -> None:
-    check_variable(key, VARIABLES, "models" if key == "cascades" else None)
-
-
-def test_each_key_changes_the_configuration_hash() -> None:
     changed = [Settings.from_keys(**{key: value}) for key, (_, value) in VARIABLES.items()]
     assert OF_RULES.keys() == installed_tables("rule_keys").keys()
     rules = [Rule("all", ()), *(Rule.from_keys(name="all", judges=(), **{key: OF_RULES[key]}) for key in OF_RULES)]
@@ -144,6 +136,11 @@ def test_each_key_changes_the_configuration_hash() -> None:
     hashes = {settings.config_hash for settings in (Settings(), *changed)}
     assert len(hashes) == len(changed) + 1
     assert all(re.fullmatch(r"[0-9a-f]{8}", digits) for digits in hashes)
+
+
+@each_case("key", sorted(keys_of(features_in("features"))))
+def test_every_key_has_its_variable(key: str) -> None:
+    check_variable(key, VARIABLES, "models" if key == "cascades" else None)
 
 
 def test_a_mistake_is_one_line_with_place_key_and_fix() -> None:

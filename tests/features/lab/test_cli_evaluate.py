@@ -131,16 +131,16 @@ def test_every_judge_judges_offline(run: Run) -> None:
     }
 
 
-def test_calls_in_flight_are_bounded(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_in_flight_are_bounded_and_a_429_costs_none(
+    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     endpoint.behaviour = gathering(3, slow(0.02))
     monkeypatch.setenv("TRACEJUDGE_MODELS", served_by(endpoint, max_in_flight=3))
     context = [f"Document {number}." for number in range(5)]
     traces = [labelled(None, input="What?", context=context) for _ in range(6)]
     assert run("evaluate", write_lines("t.jsonl", traces), "--judge", "retrieval_relevance").code == 0
     assert (len(endpoint.calls), endpoint.max_in_flight) == (30, 3)
-
-
-def test_a_429_costs_no_evaluation(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint.forget()
     monkeypatch.setattr(client, "_FIRST_BACKOFF_S", 0.001)
     busy = failing(429, retry_after=0)
     endpoint.behaviour = sequence(yes_no(), busy, busy, yes_no(), failing(503), yes_no())

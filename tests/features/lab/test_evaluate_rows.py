@@ -70,7 +70,7 @@ def test_a_time_without_a_zone_is_utc_wherever_the_file_is_read(monkeypatch: pyt
     time.tzset()
 
 
-def test_evaluate_reads_csv_and_rows_without_ids(run: Run) -> None:
+def test_csv_and_rows_without_ids_are_read_and_the_fault_of_a_row_is_named(run: Run) -> None:
     Path("rows.csv").write_text("\ufeff" + CSV, encoding="utf-8")
     ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
     assert ended.code == 0, ended.err
@@ -80,9 +80,6 @@ def test_evaluate_reads_csv_and_rows_without_ids(run: Run) -> None:
     ended = run("evaluate", file, "--judge", "safety", "--output", "-")
     assert (ended.code, len(ended.lines)) == (1, 1)
     assert "line 2: is not a trace: Object missing required field `output`" in ended.err
-
-
-def test_evaluate_names_the_fault_of_a_row_of_csv(run: Run) -> None:
     for name, (text, judged, error) in TABLES["refused"].items():
         Path("rows.csv").write_text(text, encoding="utf-8")
         ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
@@ -285,7 +282,7 @@ def ask(model: ScriptedModel | list[Any], tries: int = 5, times: int = 1) -> End
     return run_virtually(run())
 
 
-def test_failures_that_pass_are_retried_with_pauses_up_to_a_bound_and_others_never() -> None:
+def test_failures_that_pass_are_retried_up_to_a_bound_and_others_never_and_all_calls_are_kept() -> None:
     for failure in ("timeout", "judge_unavailable"):
         ((asked,), seconds, told) = ask([Step(failure=failure)], tries=8)
         assert (asked.assessment.reason, len(asked.assessment.calls)) == (failure, 8)
@@ -294,16 +291,11 @@ def test_failures_that_pass_are_retried_with_pauses_up_to_a_bound_and_others_nev
     for failure in ("judge_rejected", "bad_request"):
         ((asked,), seconds, told) = ask([Step(failure=failure)])
         assert (asked.assessment.reason, len(asked.assessment.calls), seconds, told) == (failure, 1, 0, [])
-
-
-def test_the_calls_of_all_tries_are_kept() -> None:
     ((asked,), _, told) = ask([Step(failure="timeout"), "no answer", Step(failure="judge_unavailable"), YES])
     assert asked.assessment.outcome == "scored"
     assert [call.status for call in asked.assessment.calls] == ["timeout", "ok", "judge_unavailable", "ok"]
     assert [note for note, _ in told] == ["scripted: timeout", "scripted: judge_unavailable"]
 
-
-def test_a_rejected_key_and_an_endpoint_that_stays_away_end_it_for_all() -> None:
     def fail(_: ChatRequest) -> str:
         raise RuntimeError("SECRET")
 

@@ -55,7 +55,7 @@ def test_the_exit_code_is_that_of_the_limits(judged: Any) -> None:
     assert (ended.code, ended.out, words(ended.err)) == (1, "", "nothing was scored: there was no trace")
 
 
-def test_an_undecided_gate_says_how_many_more_rows_would_decide(judged: Any) -> None:
+def test_an_undecided_gate_says_how_many_more_rows_would_decide_and_conversations_count_as_fewer(judged: Any) -> None:
     document = judged("y" * 57 + "n" * 3, FAIL_UNDER, "safety=0.9", "--json").document
     (finding,) = document["gate"]
     assert finding["result"] == "undecided"
@@ -66,9 +66,6 @@ def test_an_undecided_gate_says_how_many_more_rows_would_decide(judged: Any) -> 
         assert share is not None
         assert (share.low > 0.9) is decides, count
     assert "score the rows without a score" in words(judged("y" * 50 + "-" * 10, FAIL_UNDER, "safety=0.9").out)
-
-
-def test_rows_of_one_conversation_count_as_fewer(judged: Any) -> None:
     results = "y" * 48 + "n" * 2
     assert judged(results, FAIL_UNDER, "safety=0.85", "--json").document["gate"][0]["result"] == "pass"
     together = judged(results, FAIL_UNDER, "safety=0.85", "--json", session_id="one").document["gate"][0]

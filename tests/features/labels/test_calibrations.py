@@ -195,7 +195,7 @@ def test_a_threshold_is_applied_as_it_was_measured_and_written_as_toml() -> None
     assert tomllib.loads(as_toml(odd))["calibrations"][0]["model"] == odd.model
 
 
-def test_calibrations_of_earlier_versions_are_named() -> None:
+def test_calibrations_of_earlier_versions_are_named_with_their_line(tmp_path: Path) -> None:
     decider = ModelSettings(provider="decisions", base_url="http://localhost:9/v1", model="decider")
     config = Settings(models={"cheap": decider})
     now = f"safety by decider was calibrated in version 00000000, and is {UNCALIBRATED[:8]} now"
@@ -205,9 +205,6 @@ def test_calibrations_of_earlier_versions_are_named() -> None:
         stale = [fault for fault in warnings if fault.code == "stale-calibration"]
         assert [(fault.key, fault.text) for fault in stale] == expected, version
         assert all("--judge safety --model decider` fits it anew" in fault.fix for fault in stale)
-
-
-def test_lint_names_the_line_of_a_stale_calibration(tmp_path: Path) -> None:
     path = tmp_path / "calibrated.toml"
     old = f'judge = "safety"\nmodel = "{MODEL}"\nthreshold = 0.5\njudge_version = "{"f" * 16}"\n'
     path.write_text(f"[[calibrations]]\n{old}{CONFIG}", encoding="utf-8")

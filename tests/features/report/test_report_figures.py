@@ -148,7 +148,9 @@ def test_figures_of_buckets_outbox_and_archives_are_those_of_the_verdicts(keyspa
     assert {row.labels["release"] for row in by_both.rows} == {"", "1.0", "1.1"}
 
 
-def test_an_interval_widens_with_sessions_that_agree(keyspace: Keyspace) -> None:
+def test_intervals_widen_with_sessions_and_a_short_period_has_fine_buckets(
+    keyspace: Keyspace,
+) -> None:
     random_ = random.Random(3)
     alike = [
         verdict(40 * session + number, NOW - DAY_S + session, service=service, session_id=name, passed=passed)
@@ -166,9 +168,7 @@ def test_an_interval_widens_with_sessions_that_agree(keyspace: Keyspace) -> None
     assert of_single is not None
     assert of_sessions.value == of_single.value
     assert of_sessions.high - of_sessions.low > 2.5 * (of_single.high - of_single.low)
-
-
-def test_a_short_period_reads_buckets_of_five_minutes(keyspace: Keyspace) -> None:
+    keyspace.next_case("a short period")
     verdicts = [verdict(number, NOW - 60 * number, passed=number % 3 > 0) for number in range(1, 240)]
     publish(keyspace, verdicts)
     last_hour = Period(NOW - 3_000, NOW)
@@ -179,15 +179,17 @@ def test_a_short_period_reads_buckets_of_five_minutes(keyspace: Keyspace) -> Non
     assert "five minutes" in report.sources.shares
 
 
-def test_absent_values_and_an_empty_compared_period_are_said(keyspace: Keyspace) -> None:
+def test_what_figures_cannot_say_is_said_beside_them(keyspace: Keyspace, tmp_path: Path) -> None:
     publish(keyspace, [verdict(number, NOW - DAY_S - 60 * number) for number in range(3)])
     texts = {limit.code: limit.text for limit in from_redis(keyspace, scope("service", "release")).limits}
     assert texts["no_values"] == "no release in these verdicts"
     assert texts["nothing_compared"].startswith("nothing to compare with: no judgements between ")
     assert not {"no_values", "nothing_compared"} & codes(from_redis(keyspace, scope("service", shift_s=None)))
-
-
-def test_evaluations_without_the_images_of_their_traces_are_said(keyspace: Keyspace, tmp_path: Path) -> None:
+    keyspace.next_case("a period beyond the buckets")
+    publish(keyspace, [verdict(number, NOW - 100 * DAY_S + number) for number in range(10)])
+    report = from_redis(keyspace, scope("service", period=Period(NOW - 120 * DAY_S, NOW), shift_s=None))
+    assert codes(report) == {"older_than_buckets", "cost_span", "cost_unknown"}
+    keyspace.next_case("traces with images")
     details = [{}, {"images_left_out": 2}, {"images_left_out": 1}, {"images_left_out": "2"}]
     verdicts = [verdict(number, NOW - 60 * number, details=each) for number, each in enumerate(details, 1)]
     publish(keyspace, verdicts)
@@ -196,9 +198,7 @@ def test_evaluations_without_the_images_of_their_traces_are_said(keyspace: Keysp
     for report in (from_redis(keyspace, scope("service")), of_archive):
         (text,) = [limit.text for limit in report.limits if limit.code == "images_left_out"]
         assert text == f"evaluations that were judged without images of their traces: {report.rows[0].name} (2)"
-
-
-def test_coverage_and_cuts_come_from_the_account(keyspace: Keyspace) -> None:
+    keyspace.next_case("coverage and cuts by the account")
     publish(keyspace, [verdict(number, NOW - number) for number in range(1, 4)])
     days = [keyspace.keys.account(time_of(at).date()) for at in (WEEK.since, WEEK.until - 1)]
     for key in days:
@@ -214,12 +214,6 @@ def test_coverage_and_cuts_come_from_the_account(keyspace: Keyspace) -> None:
         assert texts[code].startswith(number), texts[code]
     assert "few_judgements" in texts
     assert "cost_unknown" in texts
-
-
-def test_a_period_beyond_the_buckets_says_so(keyspace: Keyspace) -> None:
-    publish(keyspace, [verdict(number, NOW - 100 * DAY_S + number) for number in range(10)])
-    report = from_redis(keyspace, scope("service", period=Period(NOW - 120 * DAY_S, NOW), shift_s=None))
-    assert codes(report) == {"older_than_buckets", "cost_span", "cost_unknown"}
 
 
 def test_a_corrected_share_stands_beside_the_raw_one(keyspace: Keyspace) -> None:
@@ -367,14 +361,11 @@ def test_report_gauges_and_board_agree_to_the_last_digit(keyspace: Keyspace) -> 
     assert read_cascades(keyspace.store, rows["cheap"], NOW) == [cascade.text]
 
 
-def test_intervals_of_differences_cover() -> None:
+def test_intervals_of_differences_cover_and_are_newcombe_s() -> None:
     for name, make in coverage.PAIR_DESIGNS.items():
         for pair in coverage.PAIRS:
             # Three standard errors of 600 runs around what 2,000 runs reach, 94.4 to 96.6 %.
             assert 0.92 <= coverage.difference_coverage(make, *pair, 600) <= 0.99, (name, pair)
-
-
-def test_unweighted_differences_have_newcombes_interval() -> None:
     for a, m, b, n in ((56, 70, 48, 80), (9, 10, 3, 10), (400, 400, 395, 400), (0, 20, 7, 9)):
         corrected = difference(wilson(a / m, m), wilson(b / n, n))
         expected = proportion.confint_proportions_2indep(a, m, b, n, method="newcomb", compare="diff")
