@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import each_case
 from support.cli_parts import Run, labelled, scripted, write_lines
-from support.tables import read_table
+from support.tables import expand, read_table
 from support.virtual_time import run_virtually
 
 from judges.calling.runs import JudgeRunner, TimedAssessment, in_order
@@ -87,27 +87,12 @@ def test_csv_and_rows_without_ids_are_read_and_the_fault_of_a_row_is_named(run: 
         assert error in ended.err, name
 
 
-LONG_CELL = b'question,answer\nWhy?,"'  # and 17 MB more, when it is written
-ENCODED: Mapping[str, tuple[bytes, int, str]] = {
-    "lone carriage returns": (b"question,answer\rWhy?,So.\rHow?,No.\r", 2, ""),
-    "carriage returns within cells": (b'question,answer\r\nWhy?,"So\rit is."\r\nHow?,No.', 2, ""),
-    "UTF-16": ("question,answer\r\nWhy?,Größe\r\nHow?,No.\r\n".encode("utf-16"), 2, ""),
-    "UTF-16 of the other order": (b"\xfe\xff" + "answer\rGröße\rNo.".encode("utf-16-be"), 2, ""),
-    "UTF-16 cut off": ("answer\nSo.\nNo.".encode("utf-16")[:-1], 1, "is not whole UTF-16; save the file as UTF-8"),
-    "UTF-32": ("answer\r\nGröße\r\nNo.\r\n".encode("utf-32"), 2, ""),
-    "UTF-32 cut off": (b"\0\0\xfe\xff" + "answer\nSo.\nNo.".encode("utf-32-be")[:-1], 1, "is not whole UTF-32; save"),
-    "UTF-16 without its mark": ("answer\nSo.\n".encode("utf-16-le"), 0, "has the columns"),
-    "another encoding": (("answer\n" + "So.\n" * 3000 + "Größe\nNo.\n").encode("cp1252"), 3001, "line 3002"),
-    "another encoding of the heading": ("answer,Größe\nSo.,1\n".encode("cp1252"), 0, "is not UTF-8"),
-    "a cell without an end": (LONG_CELL, 0, "is no CSV: field larger than field limit"),
-}
-
-
 @pytest.mark.parametrize("command", ["evaluate", "judges test"])
 def test_a_file_in_another_form_is_read_or_refused(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
-    for name, (content, judged, error) in ENCODED.items():
-        Path("rows.csv").write_bytes(content + b"a" * 17_000_000 if content is LONG_CELL else content)
+    for name, (text, encoding, cut, judged, error) in TABLES["encoded"].items():
+        content = expand(text).encode(encoding)
+        Path("rows.csv").write_bytes(content[: len(content) - cut])
         if command == "evaluate":
             ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
             assert (ended.code, len(ended.lines)) == (int(bool(error)), judged), (name, ended.err)
