@@ -313,10 +313,17 @@ class LimitedEndpoint(ScriptedModel):
         return await super().complete(request)
 
 
-def test_a_narrow_rate_limit_costs_time_and_no_evaluation() -> None:
+def test_rate_limits_and_waits_cost_time_and_no_evaluation_unless_they_take_hours() -> None:
     for retry_after_s in (None, 2.0):
         ended = ask(LimitedEndpoint(8, retry_after_s), times=200)
         assert [entry.assessment.outcome for entry in ended.answers] == ["scored"] * 200, retry_after_s
+    model = Refusing(40.0, always=False)
+    ended = ask(model, times=3)
+    assert [entry.assessment.outcome for entry in ended.answers] == ["scored"] * 3
+    assert (model.asked_at[0], min(model.asked_at[1:]) >= 40) == (0, True)
+    assert ended.told == [("the endpoint asks for fewer requests", 40.0)]
+    ((asked,), seconds, told) = ask(Refusing(7200.0, always=True))
+    assert (asked.assessment.reason, seconds, told) == ("rate_limited", 0, [])
 
 
 class Refusing(ScriptedModel):
@@ -331,16 +338,6 @@ class Refusing(ScriptedModel):
         if self._always or len(self.asked_at) == 1:
             raise RateLimitedError("the endpoint asks for fewer requests", self._wait_s)
         return await super().complete(request)
-
-
-def test_a_wait_that_is_asked_for_is_kept_by_all_unless_it_takes_hours() -> None:
-    model = Refusing(40.0, always=False)
-    ended = ask(model, times=3)
-    assert [entry.assessment.outcome for entry in ended.answers] == ["scored"] * 3
-    assert (model.asked_at[0], min(model.asked_at[1:]) >= 40) == (0, True)
-    assert ended.told == [("the endpoint asks for fewer requests", 40.0)]
-    ((asked,), seconds, told) = ask(Refusing(7200.0, always=True))
-    assert (asked.assessment.reason, seconds, told) == ("rate_limited", 0, [])
 
 
 async def all_of(source: Any, max_bytes: int = 1000) -> list[Line]:

@@ -389,7 +389,9 @@ def test_a_drawn_label_stays_drawn_when_another_file_has_it(keyspace: Keyspace) 
     assert stored_as()[0] == ("golden", False)
 
 
-def test_too_many_labels_are_refused(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_labels_are_refused_and_no_verdict_stays_without_its_label(
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stored, "MAX_LABELS", 2)
     with pytest.raises(TooManyLabelsError, match="Redis holds 0 labels, and at most 2 are kept"):
         write_labels(keyspace.store, [label(number, passed=True) for number in range(3)])
@@ -398,6 +400,18 @@ def test_too_many_labels_are_refused(keyspace: Keyspace, monkeypatch: pytest.Mon
     assert write_labels(keyspace.store, [label(1, passed=False)])["changed"] == 1
     with pytest.raises(TooManyLabelsError, match="Redis holds 2 labels, and at most 2 are kept"):
         write_labels(keyspace.store, [label(3, passed=True)])
+    keyspace.next_case("a label that is erased meanwhile")
+    # `forget` erases the label after the monitor has found it, and before the monitor writes the verdict.
+    write_labels(keyspace.store, [label(1, passed=True)])
+    make = stored.LabelVerdict.from_verdict
+
+    def from_verdict(result: Verdict, metric: str) -> stored.LabelVerdict:
+        Forgetting(keyspace.store, settings_of(keyspace), ForgetTarget(trace_id="t1")).run()
+        return make(result, metric)
+
+    monkeypatch.setattr(stored.LabelVerdict, "from_verdict", from_verdict)
+    attach(keyspace.store, [make_judged(1, passed=True)])
+    assert keyspace.client.exists(LookupKeys(keyspace.keys.prefix).labels) == 0
 
 
 def test_a_forgotten_person_leaves_no_label(keyspace: Keyspace) -> None:
@@ -414,18 +428,4 @@ def test_a_forgotten_person_leaves_no_label(keyspace: Keyspace) -> None:
         assert Forgetting(keyspace.store, settings, target, dry_run=True).run().labels == 1
         assert Forgetting(keyspace.store, settings, target).run().labels == 1
         assert [each.label.trace_id for each in read_labels(keyspace.store)] == left
-    assert keyspace.client.exists(LookupKeys(keyspace.keys.prefix).labels) == 0
-
-
-def test_a_verdict_does_not_stay_without_its_label(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`forget` erases the label after the monitor has found it, and before the monitor writes the verdict."""
-    write_labels(keyspace.store, [label(1, passed=True)])
-    make = stored.LabelVerdict.from_verdict
-
-    def from_verdict(result: Verdict, metric: str) -> stored.LabelVerdict:
-        Forgetting(keyspace.store, settings_of(keyspace), ForgetTarget(trace_id="t1")).run()
-        return make(result, metric)
-
-    monkeypatch.setattr(stored.LabelVerdict, "from_verdict", from_verdict)
-    attach(keyspace.store, [make_judged(1, passed=True)])
     assert keyspace.client.exists(LookupKeys(keyspace.keys.prefix).labels) == 0

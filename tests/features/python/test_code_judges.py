@@ -119,7 +119,7 @@ def test_anything_else_is_a_failure() -> None:
 # --- what it declares ---
 
 
-def test_declared_labels_describe_the_metric_and_make_another_version() -> None:
+def test_pass_rules_and_labels_describe_the_metric_and_make_another_version() -> None:
     def tone(_trace: Trace) -> tuple[str, str]:
         return "plain", ""
 
@@ -132,8 +132,6 @@ def test_declared_labels_describe_the_metric_and_make_another_version() -> None:
         with pytest.raises(CodeError, match="labels"):
             judge(labels=wrong)  # type: ignore[call-overload]
 
-
-def test_true_and_false_pass_where_the_function_returns_them() -> None:
     def untyped(_trace):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         return True
 

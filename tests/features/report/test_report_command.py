@@ -203,15 +203,13 @@ def write(file: Path, *changes: dict[str, Any]) -> Path:
     return file
 
 
-def test_only_live_verdicts_of_the_period_and_the_filter_count(tmp_path: Path) -> None:
+def test_verdicts_of_the_period_count_and_a_row_by_guideline_is_the_share_that_obeys_the_rule(tmp_path: Path) -> None:
     others = ({"origin": "replay"}, {"origin": "canary"}, {"weight": 0.0}, {"judge": "tone"}, {"service": "bot"})
     times = ({"started_at": NOW - 0.4}, {"started_at": NOW - 40 * DAY_S})
     file = write(tmp_path / "kinds", {}, *others, *times)
     (part,) = add(tally("service", judges=("safety",), service="sh*"), file).parts
     assert sum(bucket.sums.total.judgements for bucket in part.buckets) == 1
 
-
-def test_a_row_by_guideline_is_the_share_of_verdicts_that_obey_the_rule(tmp_path: Path) -> None:
     def scored(value: int, rules: object, broken: object) -> dict[str, Any]:
         score = {"metric": "guidelines", "value": value, "passed": value == 1}
         return {"scores": [score], "details": {"rules": rules, "broken_rules": broken}}
