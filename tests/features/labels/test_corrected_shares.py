@@ -389,7 +389,7 @@ def test_a_drawn_label_stays_drawn_when_another_file_has_it(keyspace: Keyspace) 
     assert stored_as()[0] == ("golden", False)
 
 
-def test_too_many_labels_are_refused_and_no_verdict_stays_without_its_label(
+def test_too_many_labels_are_refused_and_no_verdict_stays_alone(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored, "MAX_LABELS", 2)
