@@ -1,13 +1,12 @@
 """`tracejudge evaluate --compare`: files joined and compared, the messages to the letter, and both answers scored.
 
-The files in ``golden_pairwise/`` are the expectation. After a change that is meant, write them anew, look at the diff:
+The files in ``data/golden_pairwise/`` are the expectation. After a change that is meant, write them anew, look at the diff:
 
     UPDATE_GOLDEN=1 .venv/bin/pytest tests/features/lab -k golden
 """
 
 import asyncio
 import json
-import os
 import re
 from collections.abc import Callable
 from itertools import product
@@ -20,6 +19,7 @@ from judge_traces import LONG as LONG_TRACE
 from judge_traces import SHORT as SHORT_TRACE
 from support.cli_parts import Run, labelled, words, write_lines
 from support.endpoint import ChatEndpoint
+from support.golden import check_golden
 from support.replies import Answer, Usage, answers, failing, sequence, yes_no
 from support.tables import read_table
 from template_parts import judge as from_template
@@ -246,9 +246,7 @@ def test_options_are_refused_and_texts_redacted_or_left_out(
     assert not [call for call in endpoint.calls if "example.com" in call.text()]
 
 
-GOLDEN = Path(__file__).with_name("golden_pairwise")
 CASES = {"short": SHORT_TRACE, "long": LONG_TRACE}
-UPDATES = os.environ.get("UPDATE_GOLDEN") == "1"
 
 
 def by(name: str) -> Judge:
@@ -272,16 +270,14 @@ def pair(trace: Trace, other: str = OTHER) -> Trace:
 
 def test_messages_are_those_of_the_golden_file() -> None:
     for (name, judge), (case, trace) in product(COMPARING.items(), CASES.items()):
-        path = GOLDEN / f"{name}.{case}.txt"
         requests = judge.prompts(judge.prepare(pair(trace)))
-        assert [prompt.about for prompt in requests] == ["AB", "BA"], path.name
+        assert [prompt.about for prompt in requests] == ["AB", "BA"], name
         actual = "\n\n=== next request\n\n".join(
             "\n\n".join(f"=== {message.role}\n{message.content}" for message in render(prompt)) for prompt in requests
         )
-        if UPDATES:
-            path.write_bytes(actual.encode() + b"\n")
-        assert actual + "\n" == path.read_bytes().decode(), path.name
-    assert len([*GOLDEN.iterdir()]) == len(COMPARING) * len(CASES), "none is left over"
+        check_golden(__file__, f"golden_pairwise/{name}.{case}.txt", f"{actual}\n")
+    held = [*(Path(__file__).parent / "data" / "golden_pairwise").iterdir()]
+    assert len(held) == len(COMPARING) * len(CASES), "none is left over"
 
 
 def test_an_answer_wins_only_in_both_positions() -> None:
