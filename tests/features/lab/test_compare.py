@@ -1,6 +1,6 @@
 """`tracejudge evaluate --compare`: files joined and compared, the messages to the letter, and both answers scored.
 
-The files in ``data/golden_pairwise/`` are the expectation. After a change that is meant, write them anew, look at the diff:
+The files in ``data/golden_pairwise`` are the expectation. After a change that is meant, write them anew:
 
     UPDATE_GOLDEN=1 .venv/bin/pytest tests/features/lab -k golden
 """
