@@ -19,29 +19,6 @@ from typing import Any, Final, NamedTuple
 import pytest
 from support.warm import Forked
 
-__all__ = [
-    "ELSEWHERE",
-    "PAGES",
-    "ROOT",
-    "WALKED",
-    "AnyVariable",
-    "Block",
-    "Command",
-    "File",
-    "background",
-    "blocks",
-    "matches",
-    "mistakes",
-    "needs",
-    "of_kind",
-    "read_page",
-    "run",
-    "shell_lines",
-    "table",
-    "without_files",
-    "write_files",
-]
-
 ROOT: Final = Path(__file__).parents[2]
 _FOLDERS: Final = {"docs", "runbooks", "reference", "measured"}
 PAGES: Final = {
