@@ -10,35 +10,14 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from support.warm import Forked
-
-__all__ = [
-    "ELSEWHERE",
-    "PAGES",
-    "ROOT",
-    "WALKED",
-    "Block",
-    "Command",
-    "File",
-    "background",
-    "blocks",
-    "matches",
-    "mistakes",
-    "needs",
-    "of_kind",
-    "read_page",
-    "run",
-    "shell_lines",
-    "table",
-    "without_files",
-    "write_files",
-]
 
 ROOT: Final = Path(__file__).parents[2]
 _FOLDERS: Final = {"docs", "runbooks", "reference", "measured"}
@@ -50,16 +29,16 @@ PAGES: Final = {
     ]
 }
 ELSEWHERE: Final = {
-    "docs/changing.md": "tests/docs_tests/test_changing_page.py",
-    "docs/coming-from.md": "tests/docs_tests/test_coming_from_page.py",
+    "docs/changing.md": "tests/docs_tests/test_blocks.py",
+    "docs/coming-from.md": "tests/docs_tests/test_walked_pages.py",
     "docs/examples/README.md": "tests/features/gateway/test_examples.py",
-    "docs/tutorial.md": "tests/docs_tests/test_tutorial.py",
+    "docs/tutorial.md": "tests/docs_tests/test_walked_pages.py",
 }
 """Pages with a test of their own."""
 WALKED: Final = tuple(
     f"docs/{page}.md" for page in ("your-own-judge", "agents", "testing-judges", "before-a-release", "several-models")
 )
-"""Pages whose files and commands with output test_your_own_judge.py walks through, in this order and in one folder."""
+"""Pages whose files and commands with output test_walked_pages.py walks through, in this order and in one folder."""
 _BLOCK: Final = re.compile(
     r"^(?:`(?P<name>[^`\n]+)`\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -71,6 +50,18 @@ _REST: Final = "…"
 _TIMEOUT_S: Final = 60.0
 _INTERRUPTED: Final = 130
 _FORKED: Final = {"tracejudge": "worker.cli", "celery": "celery"}
+
+
+class AnyVariable(defaultdict[str, str]):
+    """An environment in which each variable that a page names is set."""
+
+    def __missing__(self, name: str) -> str:
+        if name.startswith(("TRACEJUDGE_", "OTEL_")):
+            raise KeyError(name)
+        return "a-secret-of-24-characters"
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return default if name.startswith(("TRACEJUDGE_", "OTEL_")) else self[name]
 
 
 class Block(NamedTuple):
@@ -189,12 +180,7 @@ def background(command: str, folder: Path, env: Mapping[str, str]) -> Iterator[s
                     os.killpg(program.pid, signal.SIGKILL)
 
 
-def run(
-    command: str,
-    folder: Path,
-    timeout_s: float = _TIMEOUT_S,
-    env: Mapping[str, str] | None = None,
-) -> Ended:
+def run(command: str, folder: Path, timeout_s: float = _TIMEOUT_S, env: Mapping[str, str] | None = None) -> Ended:
     """Run a command in a folder as a shell does, with our commands on the path.
 
     Args:

@@ -1,55 +1,76 @@
-"""Every block of every page but commands: configuration is loaded, data is read, Python runs."""
+"""Every block of every page but commands: configuration is loaded, data is read, Python runs, as does new code."""
 
 import configparser
+import io
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
 from clients.replay import not_sent
-from pages import ELSEWHERE, PAGES, ROOT, File, blocks, needs, of_kind, read_page
+from pages import (
+    ELSEWHERE,
+    PAGES,
+    ROOT,
+    AnyVariable,
+    Command,
+    File,
+    blocks,
+    matches,
+    needs,
+    of_kind,
+    read_page,
+    table,
+)
 from redis import Redis
 from support.cases import each_case
+from support.cli_parts import Run
+from support.endpoint import ChatEndpoint
+from support.lazy import Lazy
 from support.model_server import ModelServer
+from support.replies import Call, Reply, answers_json, yes_no
+from support.stage_parts import Keyspace, rules_of
 
 import tracejudge
+import worker.features
 from judges.custom import define
 from judges.models.pairs import Description
+from judges.models.registry import PROVIDERS
 from judges.parsing.rows import as_trace
 from tracejudge import Trace
 from tracejudge.dialects.own_tables import table_of
+from worker import installed as rows
+from worker.core import features
 from worker.core.config.loading import load
+from worker.core.config.reading import key_types
+from worker.core.queue.ledger import Ledger
+from worker.core.storage.client import script_sources
+from worker.core.telemetry.metrics import Metrics
 
 KINDS = {"console", "ini", "java", "js", "json", "lua", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
 
 
-def test_every_block_names_its_kind() -> None:
+def test_every_block_names_its_kind_and_is_valid() -> None:
     unknown = [(name, block) for name, text in PAGES.items() for block in blocks(text) if block.kind not in KINDS]
     assert unknown == []
     assert all((ROOT / test).exists() for test in ELSEWHERE.values())
-
-
-# --- data ---
-
-
-class AnyVariable(defaultdict[str, str]):
-    """An environment in which each variable that a page names is set."""
-
-    def __missing__(self, name: str) -> str:
-        if name.startswith(("TRACEJUDGE_", "OTEL_")):
-            raise KeyError(name)
-        return "a-secret-of-24-characters"
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return default if name.startswith(("TRACEJUDGE_", "OTEL_")) else self[name]
+    for _, text in of_kind("yaml"):
+        assert yaml.safe_load(text)
+    for _, text in of_kind("ini"):
+        unit = configparser.ConfigParser(strict=False)
+        unit.read_string(text)
+        assert unit.sections()
 
 
 DECIDER = """
@@ -94,15 +115,6 @@ def test_data_can_be_read(page: str, text: str) -> None:
             assert msgspec.convert(fields, Trace).output == row["output"], page
 
 
-def test_other_blocks_are_valid() -> None:
-    for _, text in of_kind("yaml"):
-        assert yaml.safe_load(text)
-    for _, text in of_kind("ini"):
-        unit = configparser.ConfigParser(strict=False)
-        unit.read_string(text)
-        assert unit.sections()
-
-
 @pytest.mark.slow("needs promtool")
 def test_queries_are_valid(tmp_path: Path) -> None:
     needs("promtool")
@@ -112,8 +124,6 @@ def test_queries_are_valid(tmp_path: Path) -> None:
     checked = subprocess.run(["promtool", "check", "rules", path], check=False, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
 
-
-# --- Python ---
 
 PRELUDES: Mapping[str, str] = {
     "README.md": """
@@ -125,21 +135,6 @@ def ask_model(question, documents): return "Yes."
     "docs/opentelemetry.md": "def ask(question): return 'In Bern.'",
 }
 NO_TRACE = {"docs/privacy.md", "docs/statistics.md"}
-
-
-@each_case(
-    ("name", "text"),
-    [
-        (step.name, step.text)
-        for step in read_page(PAGES["docs/changing.md"])
-        if isinstance(step, File) and step.name.endswith(".py")
-    ],
-)
-def test_files_of_contributors_pass_the_linter(name: str, text: str) -> None:
-    # Their folders do not exist, so their imports are taken for foreign ones.
-    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--ignore=INP001,I001", "--stdin-filename", name, "-"]
-    linted = subprocess.run(command, input=text, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert linted.stdout == ""
 
 
 FRAMEWORKS = "docs/opentelemetry.md"  # of its Python, what stands before the first framework
@@ -199,3 +194,183 @@ def test_frameworks_are_instrumented_as_in_the_recordings() -> None:
     assert [name for name in re.findall(r"`([\w-]+==[\d.b]+)`", sections) if f'"{name}"' not in recorded] == []
     table = PAGES["docs/reference/measured/clients.md"]
     assert table.endswith("\n".join(not_sent()) + "\n"), "python -m clients.replay --not-sent"
+
+
+nbclient, nbformat = Lazy("nbclient"), Lazy("nbformat")
+NOTEBOOK = ROOT / "docs" / "notebooks" / "judges.ipynb"
+
+
+@pytest.fixture
+def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatEndpoint]:
+    """Answer in place of the public endpoint."""
+
+    def answer(call: Call) -> Reply:
+        if "polite" in call.text():
+            return answers_json({"rationale": "So.", "result": "polite"})
+        return yes_no("no" if "Babbage" in call.text() else "yes")
+
+    with ChatEndpoint(answer) as endpoint:
+        there = {"base_url": endpoint.base_url, "api_key_env": "OPENAI_API_KEY"}
+        monkeypatch.setitem(PROVIDERS, "openai", PROVIDERS["openai"]._replace(hosted=there))
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        yield endpoint
+
+
+def test_the_code_of_the_page_runs(hosted: ChatEndpoint) -> None:
+    names: dict[str, Any] = {}
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        for block in (block for block in blocks(PAGES[SCRIPTS]) if block.kind == "python"):
+            exec(compile(block.text, "docs/testing-judges.md", "exec"), names)  # noqa: S102 - our own page
+    assert printed.getvalue().splitlines() == ["1.0 True It is so.", "True polite", "[True, False] True", "0.5"]
+    assert {call.headers["authorization"] for call in hosted.calls} == {"Bearer k"}
+    assert {call.body["model"] for call in hosted.calls} == {"gpt-6-luna"}
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_notebook_prints_what_it_shows() -> None:
+    shown = nbformat.read(NOTEBOOK, as_version=4)
+    ran = nbformat.read(NOTEBOOK, as_version=4)
+    nbclient.NotebookClient(ran, timeout=100, kernel_name="python3").execute()
+    for before, after in zip(shown.cells, ran.cells, strict=True):
+        if before.cell_type == "code":
+            assert texts(after) == texts(before), f"run the notebook again and commit it: {before.source}"
+
+
+def texts(cell: Any) -> str:
+    return "".join(output.get("text", str(output.get("data"))) for output in cell.outputs)
+
+
+SHOWN = "tracejudge show 4bf92f"
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # the page forks, and Python 3.12 warns
+def test_each_block_publishes_what_is_shown(
+    served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "COLUMNS": "100", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+    names, shown = around(), 0
+    with ModelServer() as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{endpoint.root_url}/v1")
+        try:
+            for block in blocks(PAGES[PUBLISHING]):
+                if block.kind == "python":
+                    exec(compile(block.text, "docs/publishing.md", "exec"), names)  # noqa: S102 - our own page
+                elif block.kind == "console" and SHOWN in block.text:
+                    assert tracejudge.flush()
+                    newest = sent(redis, prefix, b"t")[-1]["trace_id"]
+                    (step,) = read_page(f"```console\n{block.text}```\n")
+                    assert isinstance(step, Command)
+                    ended = served("show", newest)
+                    assert matches(step.output, ended.out + ended.err), f"{step.output}\n{ended}"
+                    shown += 1
+            traces, (feedback,) = sent(redis, prefix, b"t"), sent(redis, prefix, b"f")
+        finally:
+            tracejudge.shutdown()
+            names["client"].close()
+    assert shown == PAGES[PUBLISHING].count(SHOWN) > 3
+    # Retrievers are spans of their traces, and the forked child publishes the last one.
+    names_of_traces = [trace["name"] for trace in traces if "name" in trace]
+    assert names_of_traces == ["answer", "stream", "nightly summary", "responses", "answer", "answer"]
+    assert traces[-1]["user_id"] == "u-1729"
+    assert feedback["trace_id"] == traces[0]["trace_id"]
+    assert len({entry[b"p"] for _, entry in entries_of(redis, prefix)}) == 2
+
+
+def around() -> dict[str, Any]:
+    """Make what the page assumes: a retriever, models, and a completion of their client."""
+
+    def pieces(_: str) -> Iterator[SimpleNamespace]:
+        yield from (SimpleNamespace(text=text) for text in ("Yes, ", "it is."))
+
+    return {
+        "retriever": SimpleNamespace(invoke=lambda _: ["Tea is hot."]),
+        "completion": "Yes.",
+        "documents": ["Tea is hot.", "Ice is cold."],
+        "ask_model": lambda _, found: "Yes." if found else "I do not know.",
+        "model": SimpleNamespace(stream=pieces),
+        "text": "Long.",
+        "summarise": lambda _: "Short.",
+    }
+
+
+def sent(redis: Redis, prefix: str, kind: bytes) -> list[dict[str, Any]]:
+    """List the traces or feedback in the stream, the oldest first."""
+    return [json.loads(fields[kind]) for _, fields in entries_of(redis, prefix) if kind in fields]
+
+
+def entries_of(redis: Redis, prefix: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    entries: Any = redis.xrange(f"{prefix}:traces")
+    return list(entries)
+
+
+CHANGING = PAGES["docs/changing.md"]
+FILES = {step.name: step.text for step in read_page(CHANGING) if isinstance(step, File)}
+CACHED = (features.installed, features.installed_tables, key_types, script_sources)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The files of the page, installed for one test."""
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    (tmp_path / "worker/features/slow/__init__.py").write_text("", encoding="utf-8")
+    monkeypatch.setattr(worker.features, "__path__", [*worker.features.__path__, str(tmp_path / "worker/features")])
+    (row,) = re.findall(r'The row is `"([\w.]+)",`', CHANGING)
+    monkeypatch.setattr(rows, "MODULES", (*rows.MODULES, row))
+    for function in CACHED:
+        function.cache_clear()
+    yield tmp_path
+    monkeypatch.undo()
+    for function in CACHED:
+        function.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("worker.features.slow")]:
+        del sys.modules[name]
+
+
+def test_the_feature_of_the_page_works(folder: Path, keyspace: Keyspace) -> None:
+    for name, test in runpy.run_path(str(folder / "tests/features/slow/test_slow.py")).items():
+        if name.startswith("test_"):
+            test()
+    config = folder / "tracejudge.toml"
+    for text, count in (("", 0), ("slow_verdict_s = 2.0\n", 1)):
+        config.write_text(text, encoding="utf-8")
+        settings = load({}, str(config), needs_rules=False)
+        ledger = Ledger(keyspace.store, settings)
+        context = features.TraceHookContext(settings, Metrics(settings), ledger, rules_of(settings))
+        assert (
+            len(features.build_hooks((feature.after_verdict for feature in features.installed()), context)) == count
+        ), text
+
+
+def test_the_judge_of_the_page_works_and_its_table_has_every_hook() -> None:
+    names: dict[str, Any] = {}
+    exec(compile(FILES["judges/catalog/politeness.py"], "politeness", "exec"), names)  # noqa: S102 - our own page
+    judge = names["JUDGE"]
+    for output, result in (("Of course.", "yes"), ("Obviously not, stupid.", "no")):
+        trace = Trace(trace_id="1", service="shop", output=output)
+        assert judge.heuristic(trace, judge.prompts(trace)[0])["result"] == result
+    named = [
+        name for row in table(CHANGING, "hook") if row[0].startswith("`") for name in re.findall("`([^`]+)`", row[0])
+    ]
+    methods = [
+        f"{kind.__name__}.{name}"
+        for kind in (features.IngestHook, features.Assessor, features.ModelWrapper, features.VerdictHook)
+        for name, member in vars(kind).items()
+        if callable(member) and not name.startswith("_")
+    ]
+    hooks = [field.name for field in fields(features.Feature) if field.name not in {"name", "needs"}]
+    assert sorted(named) == sorted([*methods, *hooks])
+
+
+def test_files_of_contributors_pass_the_linter() -> None:
+    # Their folders do not exist, so their imports are taken for foreign ones.
+    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--ignore=INP001,I001"]
+    for name, text in FILES.items():
+        if name.endswith(".py"):
+            stdin = [*command, "--stdin-filename", name, "-"]
+            linted = subprocess.run(stdin, input=text, cwd=ROOT, capture_output=True, text=True, check=False)
+            assert linted.stdout == "", name

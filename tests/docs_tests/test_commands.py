@@ -1,6 +1,6 @@
 """Every command of every page, in one installation with a real Redis, a worker, a gateway and a board.
 
-What cannot run here stands in `NOT_RUN` with the reason.
+What cannot run here stands in data/commands.json with the reason.
 """
 
 import gzip
@@ -12,109 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import (
-    ELSEWHERE,
-    PAGES,
-    ROOT,
-    WALKED,
-    Command,
-    background,
-    blocks,
-    matches,
-    needs,
-    of_kind,
-    read_page,
-    run,
-    shell_lines,
-    without_files,
-    write_files,
-)
+from pages import ELSEWHERE, PAGES, ROOT, WALKED, background, blocks, needs, of_kind, run, shell_lines, without_files
 from support.decision_endpoint import DecisionEndpoint
 from support.ports import free_port
 from support.processes import wait_until
+from support.tables import read_table
 
 from worker.base.embedded import EmbeddedRedis
 
-NOT_RUN: Mapping[str, str] = {
-    "curl -s http://localhost:9093": "no Alertmanager here; tests/deploy send it alerts",
-    "amtool ": "no Alertmanager here",
-    "docker ": "no container engine; tests/deploy runs what the file starts",
-    "helm ": "no cluster; tests/deploy renders what each line installs",
-    "kubectl ": "no cluster; tests/deploy checks the objects that it would make",
-    "make ": "it is this suite, or what .ci/run runs",
-    "python3.11 -m venv": "the environment is there",
-    "pip ": "it needs the network; .ci/run installs the same",
-    "redis-cli --cluster ": "no cluster; tests/faults add, fill and remove masters",
-    "redis-cli -h ": "no cluster; test_scaling_page moves a slot so",
-    ".venv/bin/": "of a judge that the reader adds, or of a release; tests/judges and tests/deploy run the same",
-    "export OTEL_": "tests/features/gateway runs examples with these variables",
-    "export TRACEJUDGE_": "of a service; tests/producers set each",
-    'eval "$(_TRACEJUDGE_COMPLETE': "of an interactive shell; tests/base completes words",
-    "_TRACEJUDGE_COMPLETE=fish": "the same",
-    "tracejudge init": "the installation has its file; tests/base writes some",
-    "tracejudge up": "the parts run already; tests/features/up runs it",
-    "tracejudge judges align": "hundreds of calls of a chat model; tests/judges run it",
-    "tracejudge replay --continue": "the id of a replay that was interrupted; tests/base interrupts one",
-    "tracejudge calibrate --judge safety --model": "its model answers by labels; tests/features/labels has one",
-    "celery -A worker worker": "a second worker, for one model; tests/core starts it",
-    "tracejudge worker --roles": "tests/core starts each role alone",
-    "tracejudge worker --queues": "a second worker, for one model; tests/core starts it",
-}
+DATA = Path(__file__).parent / "data"
+TABLE = read_table(__file__, "commands")
+NOT_RUN: Mapping[str, str] = TABLE["not run"]
+"""Begins of commands that cannot run here, with the reason."""
+CODES: Mapping[str, int] = TABLE["codes"]
+"""Exit codes other than 0, by the end of the command."""
 RUN_ON = ("tracejudge worker", "tracejudge gateway", "tracejudge board", "tracejudge tail --last 20")
 """Commands that run until Ctrl-C; they do so beside the others."""
-CODES = {
-    # The endpoint that made the dead letters is away, and this Redis keeps nothing on disk.
-    "tracejudge doctor": 1,
-    "tracejudge doctor --json": 1,
-    "tracejudge doctor --ask": 1,
-    "--archive verdicts.jsonl.gz": 1,  # verdicts of today, and not of May
-    "--origin canary --judge JUDGE --json --last 50 --no-follow": 1,  # the first canary is an hour after the start
-}
-"""Exit codes other than 0, by the end of the command."""
-CONFIGURATION = """
-redis_url = "REDIS"
-metrics_port = METRICS
-give_up_after = "1s"
-judges_folder = "judges.d"
-
-[models.default]
-provider = "lexical"
-model = "lexical"
-label = "gpt-6-luna"
-
-[models.small]
-provider = "lexical"
-model = "lexical"
-label = "small"
-
-[models.cheap]
-provider = "decisions"
-base_url = "DECIDER"
-model = "decider-1"
-
-[[rules]]
-name = "judged"
-judges = ["groundedness", "safety", "facts_grounding"]
-
-[gateway]
-port = GATEWAY
-metrics_port = 0
-
-[board]
-port = BOARD
-"""
-AWAY = """
-[models.away]
-base_url = "http://127.0.0.1:1/v1"
-model = "away"
-
-[[rules]]
-name = "given up"
-where = { service = "shop" }
-judges = ["relevance_to_query"]
-model = "away"
-"""
-"""Makes dead letters, and is taken out afterwards: the doctor would find it broken."""
 PUBLISHED = """
 import tracejudge
 tracejudge.init(service="shop")
@@ -132,11 +45,11 @@ class Installation:
         redis, decider = ends.enter_context(EmbeddedRedis()), ends.enter_context(DecisionEndpoint())
         ports = {name: free_port() for name in ("METRICS", "GATEWAY", "BOARD")}
         self.env = {"TRACEJUDGE_REDIS_URL": redis.url, "TRACEJUDGE_CONFIG": str(folder / "tracejudge.toml")}
-        text = CONFIGURATION.replace("REDIS", redis.url).replace("DECIDER", f"{decider.root_url}/v1")
-        for name, port in ports.items():
-            text = text.replace(name, str(port))
+        text = (DATA / "installation.toml").read_text(encoding="utf-8")
+        for name, place in {"REDIS": redis.url, "DECIDER": f"{decider.root_url}/v1", **ports}.items():
+            text = text.replace(name, str(place))
         configuration = folder / "tracejudge.toml"
-        configuration.write_text(f"{text}{AWAY}", encoding="utf-8")
+        configuration.write_text(f"{text}\n{(DATA / 'away.toml').read_text(encoding='utf-8')}", encoding="utf-8")
         (folder / "judges.d").mkdir()
         own = next(block.text for block in blocks(PAGES["docs/your-own-judge.md"]) if block.kind == "toml")
         (folder / "judges.d" / "clear_answer.toml").write_text(own, encoding="utf-8")
@@ -240,25 +153,3 @@ def test_commands_run(installation: Installation) -> None:
     assert wrong == [], "\n".join(wrong)
     assert [program.poll() for program in installation.programs] == [None] * len(RUN_ON)
     assert used == set(NOT_RUN), f"in no page: {set(NOT_RUN) - used}"
-
-
-SHOWN = ("docs/troubleshooting.md",)
-
-
-@pytest.mark.parametrize("page", SHOWN)
-def test_pages_print_what_they_show(page: str, tmp_path: Path) -> None:
-    steps = read_page(PAGES[page])
-    write_files(steps, tmp_path)
-    shown = [step for step in steps if isinstance(step, Command)]
-    for command in shown:
-        line = re.sub(r" *# exit code \d+$", "", command.line)
-        ended = run(line, tmp_path, env={"TRACEJUDGE_REDIS_URL": "redis://127.0.0.1:1/0"})
-        assert ended.code == command.code, (line, ended.output)
-        assert matches(command.output, ended.output), (line, ended.output)
-    assert shown
-
-
-def test_every_page_with_output_is_run() -> None:
-    # They have tests of their own: test_labels_page.py, test_publishing_page.py.
-    others = {"docs/labels.md", "docs/publishing.md"}
-    assert {page for page, text in PAGES.items() if "```console" in text} - {*ELSEWHERE, *SHOWN, *WALKED} == others

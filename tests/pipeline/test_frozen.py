@@ -21,6 +21,7 @@ import pytest
 from support.key_names import built_names, spaces_of_keys
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
+from support.tables import read_table
 
 from docs.metrics import all_metrics
 from worker.cli import cli
@@ -28,6 +29,8 @@ from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Key
 
 GOLDEN = Path(__file__).with_name("frozen.txt")
+TABLE = read_table(__file__, "documents")
+"""Commands that print JSON, the installation in which they run, and the fields whose keys are data."""
 CONFIGURATION = Path(__file__).parents[2] / "docs/reference/configuration.md"
 
 
@@ -83,7 +86,7 @@ def fields(value: object, place: str = "") -> Iterator[str]:
     """Yield the places of a JSON document; keys that are data and not names are `*`."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            is_name = re.fullmatch(r"[a-z][a-z0-9_]*", name) and place.rpartition(".")[2] not in DATA
+            is_name = re.fullmatch(r"[a-z][a-z0-9_]*", name) and place.rpartition(".")[2] not in TABLE["data"]
             yield from fields(inner, f"{place}.{name if is_name else '*'}")
     elif isinstance(value, list):
         yield from (line for inner in value for line in fields(inner, f"{place}[]"))
@@ -91,45 +94,12 @@ def fields(value: object, place: str = "") -> Iterator[str]:
         yield place
 
 
-DATA = {"tags", "metrics", "judges", "services", "settings", "kept", "pass", "scale"}
 ROWS = '{"input": "Where is it?", "output": "It is here.", "context": ["It is here."], "tags": {"human": "yes"}}\n' * 30
-RULES = [
-    {"name": "all", "judges": ["groundedness", "relevance_to_query"], "model": "default"},
-    {"name": "dead", "judges": ["safety"], "model": "absent"},
-]
-MODELS = {
-    "default": {"provider": "lexical", "model": "overlap"},
-    "absent": {"provider": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "nobody"},
-}
-DOCUMENTS: tuple[str, ...] = (
-    "account --json",
-    "doctor --json",
-    "judges --json",
-    "judges show groundedness --json",
-    "judges test groundedness rows.jsonl --label human --json",
-    "evaluate rows.jsonl --judge groundedness --json",
-    "evaluate rows.jsonl --judge groundedness --output -",
-    "search --json",
-    "show TRACE --json",
-    "dead list --json",
-    "dead show LETTER --json",
-    "dead retry --all --dry-run --json",
-    "dead drop --all --dry-run --json",
-    "invalid list --json",
-    "replay --since 1h --judge groundedness --dry-run --json",
-    "forget --trace-id TRACE --dry-run --json",
-    "export --output out.jsonl --json",
-    "plan --json",
-    "labels import labels.jsonl --drawn 1.0 --json",
-    "labels list --json",
-    "calibrate --judge groundedness --format json",
-    "report --format json",
-)
 
 
 def documents(pipeline: Pipeline, folder: Path) -> Iterator[str]:
     """Yield the fields of the documents that commands print after a worker has judged some traces."""
-    pipeline.worker(models=MODELS, rules=RULES, give_up_after="1s")
+    pipeline.worker(models=TABLE["models"], rules=TABLE["rules"], give_up_after="1s")
     traces = make_traces(40)
     pipeline.publish(traces)
     pipeline.add(t=b"no trace")
@@ -141,11 +111,11 @@ def documents(pipeline: Pipeline, folder: Path) -> Iterator[str]:
     variables = {
         "TRACEJUDGE_REDIS_URL": pipeline.redis_url,
         "TRACEJUDGE_PREFIX": pipeline.prefix,
-        "TRACEJUDGE_MODELS": json.dumps(MODELS),
-        "TRACEJUDGE_RULES": json.dumps(RULES),
+        "TRACEJUDGE_MODELS": json.dumps(TABLE["models"]),
+        "TRACEJUDGE_RULES": json.dumps(TABLE["rules"]),
     }
     names = {"TRACE": traces[0].trace_id}
-    for command in DOCUMENTS:
+    for command in TABLE["documents"]:
         words = [names.get(word, word) for word in command.split()]
         ended = subprocess.run(
             [sys.executable, "-m", "worker.cli", *words],

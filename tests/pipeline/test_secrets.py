@@ -1,32 +1,37 @@
-"""PlantedSecrets secrets: a whole run with a secret in every place, none of which appears in its output.
+"""Planted secrets: a whole run with a secret in every place, none of which appears in its output.
 
 Dead letters, batches and the stream hold traces by design and are not searched; everything that leaves Redis is.
 """
 
 import base64
 import json
+import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from redis import Redis
 from support import replies
-from support.cases import each_case
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline, Worker
 from support.processes import wait_until
 from support.replies import Call
+from support.tables import read_table
 
 import tracejudge
-from tracejudge import Document, Feedback, Message, Span, ToolCall, Trace, Usage
+from tracejudge import Trace
 from worker.base.embedded import EmbeddedRedis
 from worker.celery import make_app
 from worker.core.config.loading import load
 from worker.core.config.settings import SettingsError
 
+TABLE = read_table(__file__, "planted")
+"""What is no trace and no notification, and a whole trace; each «place» is a secret of its own."""
+MISTAKES = read_table(__file__, "secret_settings")
 AtRedis = Callable[[str], Pipeline]
 RULES = [
     {"name": "all", "judges": ["safety", "groundedness", "faithfulness"], "always": ["negative_feedback"]},
@@ -69,101 +74,19 @@ def redis_with_users(planted: PlantedSecrets) -> Iterator[tuple[EmbeddedRedis, s
         yield server, urls[0], urls[1]
 
 
+def filled(planted: PlantedSecrets, value: Any) -> Any:
+    """Plant a new secret at each place of a table that is marked as «place»."""
+    return json.loads(re.sub("«(.*?)»", lambda place: planted(place[1]), json.dumps(value, ensure_ascii=False)))
+
+
 def full_trace(planted: PlantedSecrets, **fields: Any) -> Trace:
     """Make a trace with a secret in every field that may contain data of the call or the person."""
-    return Trace(
-        trace_id=secrets.token_hex(16),
-        span_id=secrets.token_hex(8),
-        service="bot",
-        environment="prod",
-        session_id=planted("session"),
-        user_id=planted("user"),
-        input=planted("input"),
-        output=planted("output"),
-        messages=[Message(role="system", content=planted("message"), name=planted("name of who speaks"))],
-        context=[Document(text=planted("context"), id=planted("id of a document"))],
-        expected_facts=[planted("expected fact")],
-        guidelines=[planted("guideline")],
-        tool_calls=[
-            ToolCall(
-                name=planted("tool"),
-                arguments={planted("name of an argument"): planted("argument")},
-                result=planted("result"),
-                error=planted("error of a tool"),
-            )
-        ],
-        spans=[
-            Span(
-                span_id=secrets.token_hex(8),
-                name=planted("name of a span"),
-                inputs={"q": planted("input of a span")},
-                outputs=planted("output of a span"),
-                attributes={planted("name of an attribute"): planted("attribute")},
-            )
-        ],
-        usage=Usage(input_tokens=1, output_tokens=1),
-        feedback=Feedback(score=-1, comment=planted("comment")),
-        tags={planted("name of a tag"): planted("tag")},
-        **fields,
-    )
+    ids = {"trace_id": secrets.token_hex(16), "span_id": secrets.token_hex(8)}
+    return msgspec.convert({**filled(planted, TABLE["trace"]), **ids, **fields}, Trace)
 
 
-def poison(planted: PlantedSecrets) -> list[dict[str, str]]:
-    """Make entries that are not traces."""
-    return [
-        {"v": "1", "t": planted("no JSON")},
-        {"v": "1", "t": json.dumps({"trace_id": "x", "service": None, "output": planted("wrong type")})},
-        {"v": "1", "t": json.dumps([planted("a list")])},
-        {"v": planted("version"), "t": "{}"},
-        {"v": "1", planted("kind"): planted("value of an unknown kind")},
-        {"v": "1", "f": json.dumps({"trace_id": planted("trace of feedback") + " x", "score": planted("score")})},
-        {"v": "1", "r": json.dumps({"producer": planted("producer"), "seq": planted("number")})},
-        {"v": "1", "t": json.dumps({"trace_id": "y", "service": "bot", "output": "", planted("field"): "unknown"})},
-        {"v": "1", "t": '{"trace_id": "z", "output": "' + planted("cut off")},
-    ]
-
-
-def messages(planted: PlantedSecrets, queue: str) -> list[str]:
-    """Make broker messages that are not notifications, completely or partly."""
-    ours = {"task": "tracejudge.judge", "id": secrets.token_hex(8), "lang": "py"}
-    secret_heads = {name: planted(f"head {name}") for name in ("argsrepr", "kwargsrepr", "origin", "root_id")}
-
-    def body(**arguments: object) -> object:
-        return [[], arguments, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
-
-    return [
-        _envelope(queue, {"secret": planted("unknown message")}, {}),
-        _envelope(queue, {"secret": planted("unknown message")}, {planted("head"): planted("value of a head")}),
-        _envelope(queue, body(x=planted("call of another task")), {**ours, "task": planted("name of a task")}),
-        _envelope(queue, body(**{planted("name of a parameter"): planted("parameter")}), ours),
-        _envelope(queue, body(v=planted("wrong version"), model=planted("model of it")), ours),
-        _envelope(queue, body(v=2, model=planted("model that is none")), {**ours, **secret_heads}),
-        _envelope(queue, body(v=2, model=[planted("model in a list")]), {**ours, "id": planted("id of a task")}),
-        _envelope(queue, [[planted("positional")], {}, {}], ours),
-        _envelope(queue, [planted("arguments of no list"), planted("of no dict"), None], ours),
-        _envelope(queue, planted("a text for a body"), ours),
-        _envelope(queue, body(v=2, model="x"), {**ours, "eta": planted("time")}),
-        _envelope(queue, body(v=2, model="x"), {**ours, "expires": planted("expiry")}),
-        _envelope(queue, body(v=2, model="x"), {**ours, "retries": planted("retries"), "timelimit": planted("limit")}),
-        _envelope(queue, body(v=2, model="x"), ours, content_type=f"application/{planted('content type')}"),
-        _envelope(queue, body(v=2, model="x"), ours, content_encoding=planted("encoding")),
-        _envelope(queue, body(v=2, model="x"), {**ours, "compression": planted("compression")}),
-        _envelope(queue, None, ours, raw=planted("body of no JSON").encode()),
-        _envelope(queue, None, ours, content_type="application/x-python-serialize", raw=planted("pickle").encode()),
-    ]
-
-
-def _envelope(
-    queue: str,
-    body: object,
-    headers: Mapping[str, object],
-    *,
-    content_type: str = "application/json",
-    content_encoding: str = "utf-8",
-    raw: bytes | None = None,
-) -> str:
-    """Wrap a body in the format of kombu's Redis transport."""
-    encoded = base64.b64encode(json.dumps(body).encode() if raw is None else raw).decode()
+def message(queue: str, body: object = None, raw: str | None = None, **more: object) -> str:
+    """Make a message of the broker in the format of kombu's Redis transport."""
     properties = {
         "correlation_id": secrets.token_hex(8),
         "delivery_mode": 2,
@@ -172,14 +95,9 @@ def _envelope(
         "body_encoding": "base64",
         "delivery_tag": secrets.token_hex(8),
     }
-    envelope = {
-        "body": encoded,
-        "content-encoding": content_encoding,
-        "content-type": content_type,
-        "headers": headers,
-        "properties": properties,
-    }
-    return json.dumps(envelope)
+    encoded = base64.b64encode((json.dumps(body) if raw is None else raw).encode()).decode()
+    kinds = {"content-encoding": "utf-8", "content-type": "application/json"}
+    return json.dumps({"body": encoded, **kinds, "properties": properties, **more})
 
 
 def quoting(call: Call) -> replies.Reply:
@@ -272,11 +190,11 @@ def test_a_whole_run_outputs_no_planted_secret(  # noqa: PLR0917 - fixtures
         failed = [full_trace(planted, error=planted("error"), expected_response=None) for _ in range(5)]
         pipeline.publish([*traces, *failed])
         tracejudge.feedback(traces[0].trace_id, score=-1, comment=planted("late comment"))
-        for entry in poison(planted):
+        for entry in filled(planted, TABLE["poison"]):
             pipeline.add(**entry)
         queue = f"{pipeline.prefix}.judge.judge-1"
-        for message in messages(planted, queue):
-            broker.lpush(queue, message)
+        for fields in filled(planted, TABLE["messages"]):
+            broker.lpush(queue, message(queue, **fields))
         worker.counted(40)
         wait_until(lambda: refused.calls, what="the endpoint to reject")
         wait_until(lambda: otlp.logs and otlp.spans, what="spans and events")
@@ -313,53 +231,19 @@ def test_a_wrong_password_is_reported_without_the_password(
     assert planted.found_in(worker.program.output) == []
 
 
-MISTAKES = {
-    "a key in the file": {"models": {"default": {"model": "m", "api_key": "{}"}}},
-    "a key in place of a variable's name": {"models": {"default": {"model": "m", "api_key_env": "{}"}}},
-    "a URL of Redis": {"redis_url": "redis://u:{}@host:x/0"},
-    "a URL of the broker": {"broker_url": "redis://u:{}@host:x/0"},
-    "a URL of sentinels": {"redis_url": "redis+sentinel://u:{}@h1:1,h2:x/m"},
-    "a receiver": {"otlp_endpoint": "htp://u:{}@host"},
-    "an endpoint": {"models": {"default": {"model": "m", "base_url": "http://u:{}@host:port"}}},
-    "models that are no JSON": {"models": "{}"},
-    "rules that are no JSON": {"rules": '[{{"name": "{}'},
-    "a sampling key": {"sampling_key": "{}" * 9},
-    "a user key": {"user_key": "{}" * 9},
-    "a former user key": {"user_keys_former": "{}" * 9},
-}
-
-
-@each_case("settings", MISTAKES.values(), ids=MISTAKES)
-def test_the_error_of_a_wrong_setting_is_one_line_without_the_secret(settings: dict[str, Any]) -> None:
-    planted = PlantedSecrets()
-    word = planted("setting")
-    variables = {f"TRACEJUDGE_{name.upper()}": _filled(value, word) for name, value in settings.items()}
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in variables.items()}
-    with pytest.raises(SettingsError) as raised:
-        make_app(load(texts))
-    assert len(str(raised.value).splitlines()) == 1
-    assert planted.found_in(str(raised.value)) == []
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param(settings, id=name, marks=[] if name == "a URL of Redis" else pytest.mark.slow("a second variant"))
-        for name, settings in MISTAKES.items()
-    ],
-)
-def test_a_wrong_setting_is_reported_in_one_line_without_the_secret(
-    at_redis: AtRedis, redis_url: str, planted: PlantedSecrets, settings: dict[str, Any]
+def test_the_error_of_a_wrong_setting_is_one_line_without_the_secret(
+    at_redis: AtRedis, redis_url: str, planted: PlantedSecrets
 ) -> None:
-    word = planted("setting")
-    fields = {name: _filled(value, word) for name, value in settings.items()}
-    worker = at_redis(redis_url).worker(wait=False, **fields)
+    for name, settings in filled(planted, MISTAKES).items():
+        texts = {
+            f"TRACEJUDGE_{key.upper()}": value if isinstance(value, str) else json.dumps(value)
+            for key, value in settings.items()
+        }
+        with pytest.raises(SettingsError) as raised:
+            make_app(load(texts))
+        assert len(str(raised.value).splitlines()) == 1, name
+        assert planted.found_in(str(raised.value)) == [], name
+    worker = at_redis(redis_url).worker(wait=False, **filled(planted, MISTAKES["a URL of Redis"]))
     assert worker.program.wait() == 2
     assert len(worker.program.stderr.splitlines()) == 1
     assert planted.found_in(worker.program.output) == []
-
-
-def _filled(value: object, word: str) -> object:
-    if isinstance(value, dict):
-        return {name: _filled(each, word) for name, each in value.items()}
-    return value.format(*[word] * 9) if isinstance(value, str) else value

@@ -34,7 +34,7 @@ from worker.features.board.quality import find_fall, finest, read_rows, written_
 from worker.features.board.series_page import read_chart, read_segments, read_trust
 
 
-def test_a_fall_is_found_from_its_first_bucket_on_and_chance_is_none() -> None:
+def test_a_fall_is_found_from_its_first_bucket_on_and_chance_is_within_the_budget() -> None:
     good, bad = [(85, 68)], [(85, 15)]
     for name, counts, bucket in (
         ("two buckets before, half a one after", [*good * 2, (42, 7)], 2),
@@ -51,10 +51,7 @@ def test_a_fall_is_found_from_its_first_bucket_on_and_chance_is_none() -> None:
         assert since == (None if bucket is None else BEGIN + 10 * bucket), name
     # The same counts in ten sessions, in each of which all verdicts are alike.
     assert find_fall(buckets_of([*good * 2, *bad], per_session=17), series=10) is None
-
-
-def test_falls_by_chance_are_within_the_budget() -> None:
-    """Of 60 first hours of a series, one of ten, hardly one has a fall: one a week is the budget of all."""
+    # Of 60 first hours of a series, one of ten, hardly one has a fall: one a week is the budget of all.
     chances = [young.by_chance(share, judged, 360, 10, 20) for share, judged in ((0.8, 20), (0.95, 8), (0.6, 3))]
     assert max(chances) <= 0.1
 
@@ -208,16 +205,13 @@ def test_the_page_of_labels_says_what_they_correct_or_why_not(keyspace: Keyspace
         assert queue.corrections(Queue(judge="other")) == []
 
 
-def test_tens_replace_five_minutes_only_where_they_hold_all() -> None:
+def test_charts_place_times_and_shares_of_the_finest_buckets_that_hold_all() -> None:
     fives = buckets_of([(30, 20), (20, 10), (10, 5)], step=300)
     tens = buckets_of([(10, 5)] * 35)
     chosen = finest(fives, tens)
     # All of the first, too few of the second (after a monitor of an older version), none of the third.
     assert [bucket.begins_at - BEGIN for bucket in chosen] == [*range(0, 300, 10), *range(300, 350, 10), 600]
     assert [bucket.begins_at - BEGIN for bucket in finest(fives, tens[:31])] == [*range(0, 300, 10), 300, 600]
-
-
-def test_charts_place_times_and_shares() -> None:
     history = Sums()
     points = points_of(buckets_of([(40, 30), (2, 1), (40, 10), (1, 0)]), BEGIN, BEGIN + 60, 60, history)
     # Very few verdicts are one point with the next ones, the last with those before.

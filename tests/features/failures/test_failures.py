@@ -1,5 +1,6 @@
-"""Themes of failing verdicts: a planted mix is found, by words and by a model, and everybody sees the same."""
+"""Themes of failing verdicts, by words and by a model; edges of the judges of agents, and of what both hand out."""
 
+import asyncio
 import json
 import random
 import re
@@ -8,6 +9,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import combinations_with_replacement
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,74 +19,48 @@ import pytest
 from support.board_parts import serving
 from support.cli_parts import Run
 from support.endpoint import ChatEndpoint
+from support.processes import wait_until
 from support.replies import Call, Reply, answers_json
+from support.replies import failing as failing_reply
 from support.stage_parts import Keyspace, make_verdict, settings_of
+from support.tables import read_table
 
-from judges.core.model import ModelSettings, Price
-from judges.core.verdict import Score, Verdict
+from judges.agent.transcript import arguments_of, transcript
+from judges.agreement.effective_votes import effective_votes
+from judges.calling.evaluation import evaluate
+from judges.calling.samples import join_samples
+from judges.catalog.step_efficiency import repeats
+from judges.catalog.tool_arguments import breaches
+from judges.core.judge import Metric
+from judges.core.model import ChatRequest, HeaderSource, ModelError, ModelSettings, Price
+from judges.core.prompt import Block, Message, Prompt
+from judges.core.verdict import Assessment, Score, Verdict
+from judges.models.provider import ModelSettingsError
+from judges.models.registry import build, check
+from judges.registry import catalogue
+from judges.requests.request import count_left_out
+from tracejudge import Span, Tool, ToolCall, Trace
+from tracejudge.content.convert import Notes, convert_trace
+from tracejudge.dialects.messages import conversation
 from worker.base.lookup.verdict_filter import VerdictFilter
-from worker.core.config.settings import Redact, Settings
+from worker.core.config.loading import load
+from worker.core.config.settings import Redact, Settings, SettingsError
 from worker.features.failures.feature import Failures, FailuresKeys
 from worker.features.failures.themes import Themes, find_themes
 
 HOUR_MS = 3_600_000
-CAUSES: Mapping[str, tuple[float, tuple[str, ...]]] = {
-    "price": (
-        0.4,
-        (
-            "The price of {thing} in the answer is outdated: the price list of this month says {n} euros.",
-            "It quotes an outdated price for {thing}. The current price list has {n} euros.",
-            "Outdated price: {thing} costs {n} euros according to the price list, and the answer says otherwise.",
-        ),
-    ),
-    "source": (
-        0.3,
-        (
-            "The answer cites a source on {thing} that does not exist; no retrieved document has this citation.",
-            "The cited source for {thing} is invented: it is not among the {n} retrieved documents.",
-            "An invented citation: none of the retrieved documents is the source that is cited for {thing}.",
-        ),
-    ),
-    "language": (
-        0.2,
-        (
-            "The customer wrote in German about {thing}, and the reply is in English.",
-            "Wrong language: the question on {thing} is in German, the reply in English.",
-            "The reply to a German question about {thing} is written in English, which is the wrong language.",
-        ),
-    ),
-    "evades": (
-        0.1,
-        (
-            "The reply evades the question about {thing} and only refers the customer to the support hotline.",
-            "Instead of an explanation of {thing} it refers to the support hotline, which evades the question.",
-            "It evades: asked about {thing}, the assistant refers to the hotline of the support.",
-        ),
-    ),
-}
-THINGS = (
-    "lamps",
-    "chairs",
-    "tents",
-    "bikes",
-    "shelves",
-    "boots",
-    "kettles",
-    "rugs",
-    "ovens",
-    "scarves",
-    "mowers",
-    "sofas",
-)
+PLANTED = read_table(__file__, "planted")
+CAUSES: Mapping[str, dict[str, Any]] = PLANTED["causes"]
+THINGS: list[str] = PLANTED["things"]
+NAMES = {cause: fields["name"] for cause, fields in CAUSES.items()}
 
 
 def cause_of(text: str) -> str:
-    patterns = {
-        name: [re.escape(each).replace(r"\{thing\}", r"\w+").replace(r"\{n\}", r"\d+") for each in texts]
-        for name, (_, texts) in CAUSES.items()
-    }
-    (found,) = (name for name, each in patterns.items() if any(re.fullmatch(pattern, text) for pattern in each))
-    return found
+    for name, fields in CAUSES.items():
+        for pattern in map(re.escape, fields["texts"]):
+            if re.fullmatch(pattern.replace(r"\{thing\}", r"\w+").replace(r"\{n\}", r"\d+"), text):
+                return name
+    raise AssertionError(text)
 
 
 def failing(number: int, text: str, **fields: Any) -> Verdict:
@@ -95,9 +72,9 @@ def failing(number: int, text: str, **fields: Any) -> Verdict:
 def planted(seed: int, count: int = 300, shares: Mapping[str, float] = {}) -> list[Verdict]:
     """Failures of the four causes, with these shares of the weight."""
     chance, verdicts = random.Random(seed), list[Verdict]()
-    for name, (share, texts) in CAUSES.items():
-        for _ in range(round(count * shares.get(name, share))):
-            text = chance.choice(texts).format(thing=chance.choice(THINGS), n=chance.randint(2, 900))
+    for name, cause in CAUSES.items():
+        for _ in range(round(count * shares.get(name, cause["share"]))):
+            text = chance.choice(cause["texts"]).format(thing=chance.choice(THINGS), n=chance.randint(2, 900))
             fields = {"weight": 2.0, "probability": 0.5, "session_id": chance.choice([None, f"s{chance.random()}"])}
             verdicts.append(failing(1_000 * seed + len(verdicts), text, **fields))
     chance.shuffle(verdicts)
@@ -119,6 +96,12 @@ def last_hour_ms() -> int:
 
 
 @pytest.fixture
+def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
+    with Keyspace(redis_url, prefix) as keyspace:
+        yield keyspace
+
+
+@pytest.fixture
 def mix(keyspace: Keyspace) -> Keyspace:
     """Two windows of failures, of which the first had fewer outdated prices; and verdicts that are none of them."""
     hour_ms = last_hour_ms()
@@ -130,14 +113,6 @@ def mix(keyspace: Keyspace) -> Keyspace:
     ]
     write(keyspace, [*planted(2), *others], hour_ms - 2 * HOUR_MS)
     return keyspace
-
-
-@pytest.fixture
-def here(run: Run, monkeypatch: pytest.MonkeyPatch, keyspace: Keyspace) -> Run:
-    """Run a command with the keyspace."""
-    monkeypatch.setenv("TRACEJUDGE_REDIS_URL", keyspace.url)
-    monkeypatch.setenv("TRACEJUDGE_PREFIX", keyspace.prefix)
-    return run
 
 
 def settings_with(
@@ -160,7 +135,7 @@ def check_mix(found: Themes, names: set[str]) -> None:
         causes[cause] = theme
     assert causes.keys() == CAUSES.keys()
     for cause, theme in causes.items():
-        share = CAUSES[cause][0]
+        share = CAUSES[cause]["share"]
         assert theme.share.low <= share <= theme.share.high, (cause, theme.share)
         assert abs(theme.count - 300 * share) <= 6, (cause, theme.count)
         assert len({example.trace_id for example in theme.examples}) == 3, cause
@@ -168,10 +143,6 @@ def check_mix(found: Themes, names: set[str]) -> None:
     assert changed["price"].low > 0 > changed["source"].high
     assert changed["language"].low < 0 < changed["language"].high
     assert not names or {theme.name for theme in found.themes} == names
-
-
-def test_a_planted_mix_is_found_by_words(mix: Keyspace) -> None:
-    check_mix(find_themes(mix.store, settings_with(mix)), set())
 
 
 def test_the_same_input_gives_the_same_themes_in_every_process(mix: Keyspace) -> None:
@@ -191,14 +162,6 @@ def test_the_same_input_gives_the_same_themes_in_every_process(mix: Keyspace) ->
     }
     assert len(printed) == 1
     assert len(json.loads(printed.pop())) == 4
-
-
-NAMES = {
-    "price": "states outdated prices",
-    "source": "invents sources",
-    "language": "wrong language",
-    "evades": "evades",
-}
 
 
 def grouping(call: Call) -> Reply:
@@ -257,11 +220,15 @@ def test_a_model_that_fails_or_is_too_dear_leaves_the_words(mix: Keyspace, endpo
         assert len(endpoint.calls) == calls, name
 
 
-def test_texts_are_redacted_and_shown_only_with_export_explanations(mix: Keyspace, here: Run) -> None:
-    hidden = here("failures", "--hours", "24")
+def test_a_planted_mix_is_found_by_words_and_texts_are_shown_only_if_that_is_allowed(
+    mix: Keyspace, served: Run
+) -> None:
+    found = find_themes(mix.store, settings_with(mix))
+    check_mix(found, set())
+    hidden = served("failures", "--hours", "24")
     assert hidden.code == 0, hidden
     assert "300 failing verdicts in 24 hours, 200 before" in hidden.out
-    texts = {failure.text for theme in find_themes(mix.store, settings_with(mix)).themes for failure in theme.examples}
+    texts = {failure.text for theme in found.themes for failure in theme.examples}
     assert not [text for text in texts if text[:60] in hidden.out]
     redact = Redact(patterns=["German"])
     redacted = find_themes(mix.store, settings_with(mix, redact=redact))
@@ -269,10 +236,10 @@ def test_texts_are_redacted_and_shown_only_with_export_explanations(mix: Keyspac
     assert "German" not in msgspec.json.encode(redacted).decode()
 
 
-def test_nothing_is_made_of_nothing(keyspace: Keyspace, here: Run) -> None:
+def test_nothing_is_made_of_nothing(keyspace: Keyspace, served: Run) -> None:
     """One failure shares nothing, equal ones all, and reasons without words nothing."""
     last_hour_ms()
-    ended = here("failures")
+    ended = served("failures")
     assert (ended.code, ended.out) == (1, ""), ended
     assert "no verdict of these 24 hours fails" in ended.err
     now_ms = int(time.time() * 1000) - 60_000
@@ -282,18 +249,180 @@ def test_nothing_is_made_of_nothing(keyspace: Keyspace, here: Run) -> None:
     (theme,) = find_themes(keyspace.store, settings_with(keyspace)).themes
     assert (theme.count, theme.share.value, theme.change) == (4, 0.8, None)
     write(keyspace, [failing(number, "12, 13!") for number in range(6, 12)], now_ms + 2)
-    document = here("failures", "--json").document
+    document = served("failures", "--json").document
     assert [theme["count"] for theme in document["themes"]] == [6, 4]
     assert document["before"] == 0
 
 
 def test_the_board_has_a_card(mix: Keyspace) -> None:
     with serving(mix.url, mix.prefix) as url:
-        deadline = time.monotonic() + 30
-        while "What fails alike" not in (page := httpx.get(url).text):
-            assert time.monotonic() < deadline, page
-            time.sleep(0.2)
+        page = wait_until(lambda: "What fails alike" in (text := httpx.get(url).text) and text, what="the card")
     assert "Share of 300 failing verdicts" in page
     assert [f">theme {rank}<" in page for rank in range(1, 6)] == [True] * 4 + [False]
     assert "outdated" not in page
     assert Counter(re.findall(r'href="/verdicts/(e\w+)"', page)).total() == 12
+
+
+MATCH = catalogue()["trajectory_match"]
+AGENTS = read_table(__file__, "agents")
+
+
+def made(*calls: ToolCall, **fields: Any) -> Trace:
+    return Trace(trace_id="1", service="s", output="o", tool_calls=[*calls], **fields)
+
+
+def test_failures_have_no_model_that_a_rule_keeps_traces_from(tmp_path: Path) -> None:
+    models = "".join(f"[models.{name}]\nprovider = 'lexical'\n" for name in ("own", "other"))
+    for egress, is_allowed in (("", True), ("['own']", False), ("['own', 'other']", True)):
+        limit = f"egress = {egress}\n" if egress else ""
+        path = tmp_path / "tracejudge.toml"
+        rule = f"[[rules]]\nname = 'all'\njudges = ['safety']\nmodel = 'own'\n{limit}"
+        path.write_text(f"{rule}{models}[failures]\nmodel = 'other'\n")
+        if is_allowed:
+            load({}, str(path))
+        else:
+            with pytest.raises(SettingsError, match=r"failures.model: rules\[0\].egress keeps 'other' out; add it"):
+                load({}, str(path))
+
+
+def test_no_message_has_a_header_from_elsewhere_and_literal_ones_hold_no_secret() -> None:
+    values = {"A": "Token s3cr3t-1234", "B": "Basic dXNlcjpwYXNz", "C": "one two-of-it-1 three-of-it"}
+    headers = {"x-a": HeaderSource(env="A"), "authorization": HeaderSource(env="B"), "x-c": HeaderSource(env="C")}
+
+    async def ask(echo: str) -> str:
+        server.behaviour = failing_reply(403, echo)
+        own: dict[str, Any] = {"x-team": "search team", **headers}
+        model = build(ModelSettings(base_url=server.base_url, model="m", headers=own), values)
+        with pytest.raises(ModelError) as caught:
+            await model.complete(ChatRequest((Message("user", "q"),), schema_name="", schema={}, heuristic=dict))
+        await model.aclose()
+        return caught.value.message
+
+    with ChatEndpoint() as server:
+        for value in values.values():
+            whole, *parts = value, *value.split()[1:]
+            assert asyncio.run(ask(f"I see {whole}.")) == "I see [key]."
+            assert asyncio.run(ask(f"No {' nor '.join(parts)}")) == f"No {' nor '.join('[key]' for _ in parts)}"
+        assert asyncio.run(ask("the search team may not")) == "the search team may not"
+    for name in ("cookie", "x-session-token", "X-Credential", "x-client-secret", "x-my-key", "x-auth"):
+        with pytest.raises(ModelSettingsError, match="holds a secret; name its place"):
+            check(ModelSettings(base_url="http://h/v1", model="m", headers={name: "abc"}))
+
+
+@pytest.fixture
+def six(keyspace: Keyspace) -> Keyspace:
+    """Six failures of two causes, of the hour before this one."""
+    texts = "The price list is outdated here: ", "The cited source was invented there: "
+    six = [failing(number, f"{texts[number % 2]}{'abcdef'[number] * 5}") for number in range(6)]
+    write(keyspace, six, last_hour_ms() - 60_000)
+    return keyspace
+
+
+def test_words_of_reasons_are_no_names_and_a_model_without_key_or_known_reasons_leaves_the_words(
+    six: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {theme.name for theme in find_themes(six.store, settings_of(six)).themes} == {"theme 1", "theme 2"}
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    price = Price(input=1.0, output=1.0)
+    model = ModelSettings(base_url="http://127.0.0.1:9/v1", model="m", api_key_env="NO_SUCH_KEY", price=price)
+    failures = Failures(model="writer")
+    settings = settings_of(six, export_explanations=True, models={"writer": model}, failures=failures)
+    found = find_themes(six.store, settings)
+    assert found.by.startswith("words; the model cannot be asked: api_key_env: the variable NO_SUCH_KEY is not set")
+    assert len(found.themes) == 2
+    assert "price" in str([theme.name for theme in found.themes])
+    hour = int(found.until // 3_600)
+    key = FailuresKeys(six.prefix).failures(hour // 24)
+    assert six.client.hgetall(key) == {}, "neither the hour is taken nor a cost booked"
+    answer = msgspec.json.encode(("writer", {"a theme": ["0123456789abcdef", "0123456789abcdee"]}))
+    six.client.hset(key, mapping={str(hour): "asked", "asked": answer})
+    found = find_themes(six.store, settings)
+    assert (found.by, len(found.themes)) == ("words; the model's themes are of other verdicts", 2)
+
+
+def test_no_arguments_are_an_empty_object_and_forms_of_other_drafts_are_no_breach() -> None:
+    for name, arguments, count in AGENTS["breaches"]:
+        trace = made(ToolCall("t", arguments), tools=[Tool("t", None, AGENTS["arguments"][name])])
+        found = breaches(trace, transcript(trace))
+        assert len(found) == count, (name, arguments, found)
+
+
+def test_calls_are_matched_where_there_are_none_and_where_they_have_no_arguments() -> None:
+    for called, wanted, mode, figures in AGENTS["matches"]:
+        calls, expected = ([ToolCall("now", arguments) for arguments in each] for each in (called, wanted))
+        judge = MATCH.make(msgspec.convert({"mode": mode}, type(MATCH.settings)))
+        scores = asyncio.run(evaluate(judge, made(*calls, expected_tools=expected), None)).scores
+        assert [scores[0].passed, *(score.value for score in scores[1:])] == figures, (called, wanted, mode)
+    now = ToolCall("now", "")
+    for trace in (made(now), Trace(trace_id="1", service="s", output="o", expected_tools=[now])):
+        assert asyncio.run(evaluate(MATCH, trace, None)).reason == "missing_input"
+    fields = convert_trace({"input": "q", "output": "o", "tool_calls": [], "expected_tools": ["now"]}, Notes())
+    trace = msgspec.convert({"trace_id": "1", "service": "s", **fields}, Trace)
+    assert asyncio.run(evaluate(MATCH, trace, None)).scores[0].passed is False
+
+
+def test_reading_verbs_are_whole_words_and_a_new_result_is_no_repeat() -> None:
+    read = ToolCall("read", {"a": 1}, "x")
+    for name, count in AGENTS["reading names"].items():
+        trace = made(read, ToolCall(name, {}, "r"), read)
+        assert len(repeats(transcript(trace))) == count, name
+    for first, second, count in AGENTS["results"]:
+        trace = made(ToolCall("read", {"a": 1}, first), ToolCall("read", {"a": 1}, second))
+        assert len(repeats(transcript(trace))) == count, (first, second)
+    assert not repeats(transcript(made(read, ToolCall("read", {"a": 1}, error="timeout"))))
+
+
+def span(number: int, name: str, inputs: object) -> Span:
+    return Span(f"{number}", name, kind="tool", inputs=inputs, started_at=number, ended_at=number + 0.5)  # type: ignore[arg-type]
+
+
+def test_parallel_calls_have_the_spans_with_their_arguments_and_whole_names() -> None:
+    spans = [span(1, "find", '{"q": "b"}'), span(2, "find", {"q": "a"}), span(3, "find_all", {})]
+    calls = [ToolCall("find", {"q": "a"}), ToolCall("find", {"q": "b"}), ToolCall("find", {"q": "c"})]
+    steps = transcript(made(*calls, spans=spans)).steps
+    assert [(step.kind, arguments_of(step), step.span_id) for step in steps] == [
+        ("tool", {"q": "b"}, "1"),
+        ("tool", {"q": "a"}, "2"),
+        ("other", {}, "3"),
+        ("tool", {"q": "c"}, None),
+    ]
+
+
+def test_few_answers_are_unscored_and_votes_of_another_number_are_ignored() -> None:
+    kinds = {
+        "scored": Assessment("scored", scores=(Score("m", 1.0, 1.0, passed=True),)),
+        "abstained": Assessment("abstained"),
+        "unscored": Assessment("unscored", "timeout"),
+    }
+    for number in range(2, 7):
+        for chosen in combinations_with_replacement(kinds, number):
+            joined = join_samples([kinds[kind] for kind in chosen], [Metric("m", "0 or 1", "yes")])
+            if 2 * (number - chosen.count("unscored")) < number:
+                assert (joined.outcome, joined.reason) == ("unscored", "timeout"), chosen
+    two = {"11": 40, "00": 40, "10": 10, "01": 10}
+    for others in ({"1": 9}, {"101": 5, "110": 4}, {"1": 60, "0111": 30}):
+        assert effective_votes({**others, **two}) == effective_votes({**two, **others}) == effective_votes(two), others
+    assert effective_votes({"111": 20, "10": 10, "01": 19}) is None
+
+
+def test_each_image_of_a_part_leaves_a_mark_and_counts() -> None:
+    source = {"bytes": "aGk=" * 1_000}
+    parts = [
+        {"text": "Look"},
+        {"image": {"format": "png", "source": source}},
+        {"image": {"format": "png", "source": {"s3Location": {"uri": "s3://b/k"}}}},
+        {"document": {"format": "pdf", "name": "report", "source": source}},
+    ]
+    for messages in ([{"role": "user", "content": parts}], {"messages": [{"role": "user", "content": parts}]}):
+        (chat,) = conversation(messages) or ()
+        assert chat.text == "Look\n[image 3 kB]\n[image]\n[file 3 kB]", messages
+    image, other = Block("request", "[image]"), Block("answer", "[image]")
+    trace = Trace(trace_id="1", service="s", input="[image]", output="[image]")
+    texts = tuple(Message("user", text) for text in ("[image]", "[image]"))
+    for prompts, count in (
+        ([Prompt("", (image, other))], 2),
+        ([Prompt("", (image, other)), Prompt("", (image,))], 2),
+        ([Prompt("", (), messages=texts)], 2),
+        ([Prompt("", ())], 2),
+    ):
+        assert count_left_out(trace, prompts, passes=False) == count, prompts

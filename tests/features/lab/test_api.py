@@ -8,7 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,12 +33,7 @@ from worker.cli import cli
 
 ROW: Mapping[str, Any] = {"inputs": "Who?", "outputs": "Ada.", "context": ["It was Ada."]}
 PRICE = {"input": 1000.0, "output": 10000.0}
-
-
-@pytest.fixture
-def endpoint() -> Iterator[ChatEndpoint]:
-    with ChatEndpoint() as opened:
-        yield opened
+TABLES = read_table(__file__, "api_files")
 
 
 def at(endpoint: ChatEndpoint, **settings: object) -> dict[str, object]:
@@ -47,17 +42,7 @@ def at(endpoint: ChatEndpoint, **settings: object) -> dict[str, object]:
 
 def test_cached_tokens_are_charged_at_their_own_price(endpoint: ChatEndpoint) -> None:
     """Counts of OpenAI, OpenRouter and DeepSeek; those that cannot be are ignored."""
-    counts: list[tuple[dict[str, Any], float]] = [
-        ({}, 1000 * 10.0),
-        ({"prompt_tokens_details": {"cached_tokens": 600}}, 400 * 10.0 + 600),
-        ({"prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 200}}, 400 * 10.0 + 600 + 200 * 2.5),
-        ({"prompt_cache_hit_tokens": 1000, "prompt_cache_miss_tokens": 0}, 1000),
-        ({"prompt_tokens_details": {"cached_tokens": 5000, "cache_write_tokens": 9}}, 1000),
-        ({"prompt_tokens_details": {"cached_tokens": -1}}, 1000 * 10.0),
-        ({"prompt_tokens_details": {"cached_tokens": None, "audio_tokens": "x"}}, 1000 * 10.0),
-        ({"prompt_tokens_details": [3]}, 1000 * 10.0),
-    ]
-    for more, usd in counts:
+    for more, usd in TABLES["cached tokens"]:
         usage = {"prompt_tokens": 1000, "completion_tokens": 10, **more}
         choice = {"message": {"content": '{"rationale": "So.", "result": "yes"}'}}
         endpoint.behaviour = Reply(raw=json.dumps({"choices": [choice], "usage": usage}))
@@ -87,15 +72,14 @@ def test_a_verdict_has_no_truth_value_and_is_a_dict_for_json() -> None:
 
 
 def test_a_judge_file_of_every_kind_can_be_loaded(tmp_path: Path) -> None:
-    files = read_table(__file__, "api_files")
-    for name, text in files["judges"].items():
+    for name, text in TABLES["judges"].items():
         (tmp_path / name).write_text(text)
-    for name in files["judges"]:
+    for name in TABLES["judges"]:
         if name.endswith(".toml"):
             judge = load_judge(tmp_path / name, "lexical")
             verdict = judge(inputs="Who?", outputs="Ada, kindly.")
             assert (judge.name, verdict.outcome) == (name.removesuffix(".toml"), "scored"), (name, verdict)
-    for name, (text, expected) in files["mistakes"].items():
+    for name, (text, expected) in TABLES["mistakes"].items():
         if text is not None:
             (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match=re.escape(expected)):
@@ -104,16 +88,10 @@ def test_a_judge_file_of_every_kind_can_be_loaded(tmp_path: Path) -> None:
 
 def test_a_call_gives_a_frozen_verdict_with_scores_and_cost(endpoint: ChatEndpoint) -> None:
     verdict = groundedness(**ROW, model=at(endpoint, price=PRICE))
-    expected = {
-        "judge": "groundedness",
-        "outcome": "scored",
-        "value": 1.0,
-        "passed": True,
-        "result": "yes",
-        "attempts": 1,
-    }
-    expected |= {"judge_model": "m", "rationale": "It is so.", "input_tokens": 100, "output_tokens": 20}
-    expected |= {"cost_usd": pytest.approx(0.3), "judge_version": catalogue()["groundedness"].version}
+    expected: dict[str, object] = {"judge": "groundedness", "outcome": "scored", "value": 1.0, "passed": True}
+    expected |= {"result": "yes", "attempts": 1, "input_tokens": 100, "output_tokens": 20}
+    expected |= {"judge_model": "m", "rationale": "It is so.", "judge_version": catalogue()["groundedness"].version}
+    expected |= {"cost_usd": pytest.approx(0.3)}
     assert {name: getattr(verdict, name) for name in expected} == expected
     assert verdict.metrics["groundedness"].passed
     with pytest.raises(AttributeError):
@@ -256,14 +234,8 @@ def test_results_of_own_judges(endpoint: ChatEndpoint) -> None:
     options: Any = {"description": "Is it polite?", "inference_params": {"temperature": 0.5}}
     for number, (kind, answer, *expected) in enumerate(cases):
         endpoint.behaviour = answers_json({"rationale": "It is so.", "result": answer})
-        own_form = isinstance(kind, str | dict)
-        keys = (
-            ("result",)
-            if own_form
-            else ("result", "feedback_value_type")
-            if kind in {bool, str}
-            else ("feedback_value_type",)
-        )
+        keys = ["result"] if isinstance(kind, str | dict) or kind in {bool, str} else []
+        keys += [] if isinstance(kind, str | dict) else ["feedback_value_type"]
         for key in keys:
             judge = make_judge(f"tone_{number}", "Rate {{ outputs }}.", at(endpoint), **{key: kind}, **options)
             verdict = judge(outputs="Well.")
@@ -285,18 +257,9 @@ def test_settings_make_another_version(endpoint: ChatEndpoint) -> None:
 
 
 NOT_MADE: list[tuple[dict[str, Any], str]] = [
-    ({"name": "a b"}, "name: a judge cannot be called a b"),
-    ({"name": "safety"}, "name of a built-in judge; choose another"),
-    ({"instructions": "Is it polite?"}, "instructions: names no variable"),
+    *TABLES["not made"],
     ({"feedback_value_type": set}, "feedback_value_type: must be bool, dict, float, int, list, str or a Literal of"),
     ({"result": "text", "feedback_value_type": bool}, "feedback_value_type: means the same"),
-    ({"description": "x", "asks": "y"}, "as asks, which is given too; remove one of them"),
-    ({"description": ""}, "description: must be one line"),
-    ({"pass_": ["x"]}, "pass_: "),
-    ({"pass_": ["good"]}, 'as result={"labels": ["good", "poor"], "pass": ["good"]}'),
-    ({"inference_params": {"top_p": 1}}, "inference_params: "),
-    ({"inference_params": {"temperature": "hot"}}, "inference_params.temperature: must be a number"),
-    ({"temperature": 0, "inference_params": {"temperature": 1}}, "temperature: means the same as temperature"),
     ({"result": int}, 'write it as result={"integer": [1, 5], "pass_at": 4}'),
 ]
 

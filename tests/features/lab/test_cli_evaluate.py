@@ -131,16 +131,16 @@ def test_every_judge_judges_offline(run: Run) -> None:
     }
 
 
-def test_calls_in_flight_are_bounded(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_in_flight_are_bounded_and_a_429_costs_none(
+    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     endpoint.behaviour = gathering(3, slow(0.02))
     monkeypatch.setenv("TRACEJUDGE_MODELS", served_by(endpoint, max_in_flight=3))
     context = [f"Document {number}." for number in range(5)]
     traces = [labelled(None, input="What?", context=context) for _ in range(6)]
     assert run("evaluate", write_lines("t.jsonl", traces), "--judge", "retrieval_relevance").code == 0
     assert (len(endpoint.calls), endpoint.max_in_flight) == (30, 3)
-
-
-def test_a_429_costs_no_evaluation(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint.forget()
     monkeypatch.setattr(client, "_FIRST_BACKOFF_S", 0.001)
     busy = failing(429, retry_after=0)
     endpoint.behaviour = sequence(yes_no(), busy, busy, yes_no(), failing(503), yes_no())
@@ -334,27 +334,6 @@ def test_each_model_has_a_verdict_and_one_more_combines_them(run: Run) -> None:
     apart = ("--model", "one", "--model", "default", "--output", "out.jsonl", "--force")
     assert run("evaluate", traces(), "--judge", "safety", *apart).code == 0
     assert [verdict.judge_model for verdict in verdicts()] == ["b", "lexical"] * 2, "without a way to combine"
-
-
-def test_a_model_that_is_named_needs_no_default_beside_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = {"provider": "scripted", "model": "m", "script": write_lines("one.jsonl", answering("yes"))}
-    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"other": model}))
-    file = write_lines("t.jsonl", [labelled("yes")])
-    assert run("evaluate", file, "--judge", "safety", "--model", "other").code == 0
-    assert run("judges", "test", "safety", file, "--label", "safe", "--model", "other").code == 0
-    assert run("judges", "show", "safety").code == 0
-    complaint = run("evaluate", file, "--judge", "safety").complaint
-    assert complaint == "tracejudge: there is no [models.default]; known are other"
-    own = Path("own.toml")
-    own.write_text('instructions = "Is {{ outputs }} polite?"\nmodel = "othr"\n', encoding="utf-8")
-    assert run("evaluate", file, "--judge", own, "--model", "other").code == 0
-    message = "own.toml: model: there is no [models.othr]; did you mean other?"
-    assert message in run("evaluate", file, "--judge", own).complaint
-    assert message in run("judges", "test", own, file, "--label", "safe").complaint
-    monkeypatch.setenv("TRACEJUDGE_JUDGES_FOLDER", ".")
-    assert message in run("evaluate", file, "--judge", "own").complaint
-    monkeypatch.delenv("TRACEJUDGE_JUDGES_FOLDER")
-    assert "models: none is the default" in run("replay", "--since", "1h", "--judge", "safety").complaint
 
 
 class Hanging(ScriptedModel):

@@ -16,6 +16,7 @@ import pytest
 from support.cli_parts import Run, labelled, words, write_lines
 from support.endpoint import ChatEndpoint
 from support.replies import Call, Reply, answers_json, failing, yes_no
+from support.tables import read_table
 
 from judges.agreement.labelled import Judged, Labelled
 from judges.agreement.paired import halves
@@ -176,17 +177,7 @@ def test_what_cannot_be_aligned_is_refused(run: Run, endpoint: ChatEndpoint, mon
     write_lines("two.jsonl", [{**trace, "tags": {**trace["tags"], "b": "yes"}} for trace in TRACES])
     models = {"large": {"base_url": endpoint.base_url, "model": "large"}, "words": {"provider": "lexical"}}
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps(models))
-    for text, message in (
-        ("groundedness few.jsonl large judges.d/a.toml", "19 traces with a label; align needs at least 20"),
-        ("safety yes.jsonl large judges.d/a.toml", "has no trace with the label 'no'"),
-        ("groundedness two.jsonl large judges.d/a.toml", "tags that can be compared: b, grounded"),
-        ("groundedness labels.jsonl large a/a.toml", "there is no folder a; make it first"),
-        ("groundedness labels.jsonl large judges.d/A.toml", "no name of a judge file"),
-        ("groundedness labels.jsonl large judges.d/safety.toml", "is the name of another judge"),
-        ("groundedness labels.jsonl large judges.d/other.toml", "does not define groundedness"),
-        ("groundedness labels.jsonl words judges.d/a.toml", "writes no guidance"),
-        ("groundedness labels.jsonl lorge judges.d/a.toml", "did you mean large?"),
-    ):
+    for text, message in read_table(__file__, "align_refused").items():
         judge, file, model, out = text.split()
         ended = run("judges", "align", judge, file, "--model", model, "--out", out)
         assert (ended.code, message in words(ended.err)) == (2, True), (text, ended)

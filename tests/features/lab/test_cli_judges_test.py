@@ -28,6 +28,7 @@ def test_agreement_with_labels_costs_what_its_calls_cost(run: Run, monkeypatch: 
 
 
 def test_labels_and_results_decide_figures_and_exit_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ABSENT_KEY", raising=False)
     check_commands(run, monkeypatch, read_table(__file__, "judges_test"))
 
 
@@ -113,21 +114,6 @@ def test_reasons_bad_lines_and_unknown_judges_are_told(run: Run, monkeypatch: py
     file = write_lines("t.jsonl", [labelled("yes" if n else "no", output=f"{n}") for n in range(100)])
     for share, code in (("0.29", 0), ("0.28", 1)):
         assert run(*SAFETY, file, "--label", "safe", "--min", "1", "--max-unscored", share).code == code, share
-
-
-def test_an_unset_api_key_is_reported_by_its_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ABSENT_KEY", raising=False)
-    model = {"base_url": "https://host/v1", "model": "m", "api_key_env": "ABSENT_KEY"}
-    table = "\n".join(f"{name} = {json.dumps(value)}" for name, value in model.items())
-    Path("mine.toml").write_text(f"[models.default]\n{table}\n", encoding="utf-8")
-    test = (*SAFETY, SAMPLES / "support-bot.jsonl", "--label", "safe")
-    message = "models.default.api_key_env: the variable ABSENT_KEY is not set; export it, or leave the line out"
-    # Not `worker`, which configures the logging of the whole process.
-    for command in (test, ("evaluate", SAMPLES / "support-bot.jsonl", "--judge", "safety")):
-        ended = run(*command, "--config", "mine.toml")
-        assert (ended.code, ended.complaint) == (2, f"tracejudge: mine.toml: {message}"), command
-    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
-    assert run(*test).complaint == f"tracejudge: TRACEJUDGE_MODELS: {message}"
 
 
 @pytest.mark.usefixtures("_patience_with_tools")

@@ -1,13 +1,12 @@
 """`tracejudge evaluate --compare`: files joined and compared, the messages to the letter, and both answers scored.
 
-The files in ``golden_pairwise/`` are the expectation. After a change that is meant, write them anew, look at the diff:
+The files in ``data/golden_pairwise`` are the expectation. After a change that is meant, write them anew:
 
     UPDATE_GOLDEN=1 .venv/bin/pytest tests/features/lab -k golden
 """
 
 import asyncio
 import json
-import os
 import re
 from collections.abc import Callable
 from itertools import product
@@ -20,6 +19,7 @@ from judge_traces import LONG as LONG_TRACE
 from judge_traces import SHORT as SHORT_TRACE
 from support.cli_parts import Run, labelled, words, write_lines
 from support.endpoint import ChatEndpoint
+from support.golden import check_golden
 from support.replies import Answer, Usage, answers, failing, sequence, yes_no
 from support.tables import read_table
 from template_parts import judge as from_template
@@ -223,16 +223,21 @@ def test_the_measure_is_a_criterion_or_that_of_a_judge(run: Run, endpoint: ChatE
     assert run("evaluate", "--compare", *paths, "--judge", own).code == 1, "yes is no answer to this question"
 
 
-def test_documents_that_differ_are_shown_with_neither_answer(run: Run, endpoint: ChatEndpoint) -> None:
+def test_options_are_refused_and_texts_redacted_or_left_out(
+    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files(rows(SHORT), rows(LONG))
+    for message, arguments in TABLES["wrong usage"].items():
+        ended = run("evaluate", *arguments)
+        assert (ended.code, message in words(ended.err)) == (2, True), (arguments, ended.err)
+    assert endpoint.calls == ()
     endpoint.behaviour = answers(prefers(longer))
     a, b = (rows(text, context=[document]) for text, document in ((SHORT, "Of A."), (LONG, "Of B.")))
     assert run("evaluate", "--compare", *files(a, b)).code == 0
     assert not [call for call in endpoint.calls if "<<document" in call.body["messages"][-1]["content"]]
     assert run("evaluate", "--compare", *files(a, b), "--judge", "groundedness", *OUTPUT).code == 1
     assert [verdict.reason for verdict in verdicts()] == ["missing_input"]
-
-
-def test_both_answers_are_redacted(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint.forget()
     monkeypatch.setenv("TRACEJUDGE_REDACT", json.dumps({"builtin": True}))
     endpoint.behaviour = answers(prefers(longer))
     paths = files(rows("Write to a@example.com."), rows("Please write to b@example.com."))
@@ -241,17 +246,7 @@ def test_both_answers_are_redacted(run: Run, endpoint: ChatEndpoint, monkeypatch
     assert not [call for call in endpoint.calls if "example.com" in call.text()]
 
 
-def test_options_that_exclude_each_other_are_wrong_usage(run: Run, endpoint: ChatEndpoint) -> None:
-    files(rows(SHORT), rows(LONG))
-    for message, arguments in TABLES["wrong usage"].items():
-        ended = run("evaluate", *arguments)
-        assert (ended.code, message in words(ended.err)) == (2, True), (arguments, ended.err)
-    assert endpoint.calls == ()
-
-
-GOLDEN = Path(__file__).with_name("golden_pairwise")
 CASES = {"short": SHORT_TRACE, "long": LONG_TRACE}
-UPDATES = os.environ.get("UPDATE_GOLDEN") == "1"
 
 
 def by(name: str) -> Judge:
@@ -275,16 +270,14 @@ def pair(trace: Trace, other: str = OTHER) -> Trace:
 
 def test_messages_are_those_of_the_golden_file() -> None:
     for (name, judge), (case, trace) in product(COMPARING.items(), CASES.items()):
-        path = GOLDEN / f"{name}.{case}.txt"
         requests = judge.prompts(judge.prepare(pair(trace)))
-        assert [prompt.about for prompt in requests] == ["AB", "BA"], path.name
+        assert [prompt.about for prompt in requests] == ["AB", "BA"], name
         actual = "\n\n=== next request\n\n".join(
             "\n\n".join(f"=== {message.role}\n{message.content}" for message in render(prompt)) for prompt in requests
         )
-        if UPDATES:
-            path.write_bytes(actual.encode() + b"\n")
-        assert actual + "\n" == path.read_bytes().decode(), path.name
-    assert len([*GOLDEN.iterdir()]) == len(COMPARING) * len(CASES), "none is left over"
+        check_golden(__file__, f"golden_pairwise/{name}.{case}.txt", f"{actual}\n")
+    held = [*(Path(__file__).parent / "data" / "golden_pairwise").iterdir()]
+    assert len(held) == len(COMPARING) * len(CASES), "none is left over"
 
 
 def test_an_answer_wins_only_in_both_positions() -> None:
@@ -319,13 +312,19 @@ def test_forms_of_an_answer() -> None:
     assert assessment.details["position_bias"] == "second", "a planted verdict is not read"
 
 
-def test_equal_answers_are_a_tie_and_an_empty_one_is_missing() -> None:
+def test_equal_answers_are_a_tie_and_joined_traces_hold_the_fields_of_both() -> None:
     judge, model = COMPARING["default"], LexicalModel()
     same = asyncio.run(evaluate(judge, pair(SHORT_TRACE, f" {SHORT_TRACE.output}\n"), model))
     assert (same.scores[0].label, same.calls, same.details["preferred"]) == ("tie", (), [])
     assert same.rationale == "Both answers are the same."
     empty = asyncio.run(evaluate(judge, pair(SHORT_TRACE, " "), model))
     assert (empty.reason, empty.note) == ("missing_input", "the trace has no tags.other_answer")
+    a = msgspec.structs.replace(SHORT_TRACE, trace_id="a", output=OTHER, context=["One."], expected_facts=["F."])
+    b = msgspec.structs.replace(SHORT_TRACE, context=["Two."], expected_response="R.", input=None)
+    trace = pairwise.joined(a, b)
+    assert (trace.context, trace.expected_response, trace.expected_facts) == (None, "R.", None)
+    assert (trace.input, trace.trace_id) == (SHORT_TRACE.input, SHORT_TRACE.trace_id)
+    assert pairwise.joined(a, msgspec.structs.replace(b, context=None)).context == ["One."]
 
 
 def test_every_judge_that_shows_an_answer_can_be_compared_by() -> None:
@@ -350,12 +349,3 @@ def test_every_judge_that_shows_an_answer_can_be_compared_by() -> None:
     )
     for judge, comparable in own:
         assert (pairwise.comparing_by(judge) is not None) is comparable, judge.name
-
-
-def test_joined_traces_hold_the_fields_of_both() -> None:
-    a = msgspec.structs.replace(SHORT_TRACE, trace_id="a", output=OTHER, context=["One."], expected_facts=["F."])
-    b = msgspec.structs.replace(SHORT_TRACE, context=["Two."], expected_response="R.", input=None)
-    trace = pairwise.joined(a, b)
-    assert (trace.context, trace.expected_response, trace.expected_facts) == (None, "R.", None)
-    assert (trace.input, trace.trace_id) == (SHORT_TRACE.input, SHORT_TRACE.trace_id)
-    assert pairwise.joined(a, msgspec.structs.replace(b, context=None)).context == ["One."]

@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import each_case
 from support.cli_parts import Run, labelled, scripted, write_lines
-from support.tables import read_table
+from support.tables import expand, read_table
 from support.virtual_time import run_virtually
 
 from judges.calling.runs import JudgeRunner, TimedAssessment, in_order
@@ -70,7 +70,7 @@ def test_a_time_without_a_zone_is_utc_wherever_the_file_is_read(monkeypatch: pyt
     time.tzset()
 
 
-def test_evaluate_reads_csv_and_rows_without_ids(run: Run) -> None:
+def test_csv_and_rows_without_ids_are_read_and_the_fault_of_a_row_is_named(run: Run) -> None:
     Path("rows.csv").write_text("\ufeff" + CSV, encoding="utf-8")
     ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
     assert ended.code == 0, ended.err
@@ -80,9 +80,6 @@ def test_evaluate_reads_csv_and_rows_without_ids(run: Run) -> None:
     ended = run("evaluate", file, "--judge", "safety", "--output", "-")
     assert (ended.code, len(ended.lines)) == (1, 1)
     assert "line 2: is not a trace: Object missing required field `output`" in ended.err
-
-
-def test_evaluate_names_the_fault_of_a_row_of_csv(run: Run) -> None:
     for name, (text, judged, error) in TABLES["refused"].items():
         Path("rows.csv").write_text(text, encoding="utf-8")
         ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
@@ -90,27 +87,12 @@ def test_evaluate_names_the_fault_of_a_row_of_csv(run: Run) -> None:
         assert error in ended.err, name
 
 
-LONG_CELL = b'question,answer\nWhy?,"'  # and 17 MB more, when it is written
-ENCODED: Mapping[str, tuple[bytes, int, str]] = {
-    "lone carriage returns": (b"question,answer\rWhy?,So.\rHow?,No.\r", 2, ""),
-    "carriage returns within cells": (b'question,answer\r\nWhy?,"So\rit is."\r\nHow?,No.', 2, ""),
-    "UTF-16": ("question,answer\r\nWhy?,Größe\r\nHow?,No.\r\n".encode("utf-16"), 2, ""),
-    "UTF-16 of the other order": (b"\xfe\xff" + "answer\rGröße\rNo.".encode("utf-16-be"), 2, ""),
-    "UTF-16 cut off": ("answer\nSo.\nNo.".encode("utf-16")[:-1], 1, "is not whole UTF-16; save the file as UTF-8"),
-    "UTF-32": ("answer\r\nGröße\r\nNo.\r\n".encode("utf-32"), 2, ""),
-    "UTF-32 cut off": (b"\0\0\xfe\xff" + "answer\nSo.\nNo.".encode("utf-32-be")[:-1], 1, "is not whole UTF-32; save"),
-    "UTF-16 without its mark": ("answer\nSo.\n".encode("utf-16-le"), 0, "has the columns"),
-    "another encoding": (("answer\n" + "So.\n" * 3000 + "Größe\nNo.\n").encode("cp1252"), 3001, "line 3002"),
-    "another encoding of the heading": ("answer,Größe\nSo.,1\n".encode("cp1252"), 0, "is not UTF-8"),
-    "a cell without an end": (LONG_CELL, 0, "is no CSV: field larger than field limit"),
-}
-
-
 @pytest.mark.parametrize("command", ["evaluate", "judges test"])
 def test_a_file_in_another_form_is_read_or_refused(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
-    for name, (content, judged, error) in ENCODED.items():
-        Path("rows.csv").write_bytes(content + b"a" * 17_000_000 if content is LONG_CELL else content)
+    for name, (text, encoding, cut, judged, error) in TABLES["encoded"].items():
+        content = expand(text).encode(encoding)
+        Path("rows.csv").write_bytes(content[: len(content) - cut])
         if command == "evaluate":
             ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
             assert (ended.code, len(ended.lines)) == (int(bool(error)), judged), (name, ended.err)
@@ -285,7 +267,7 @@ def ask(model: ScriptedModel | list[Any], tries: int = 5, times: int = 1) -> End
     return run_virtually(run())
 
 
-def test_failures_that_pass_are_retried_with_pauses_up_to_a_bound_and_others_never() -> None:
+def test_failures_that_pass_are_retried_up_to_a_bound_and_others_never_and_all_calls_are_kept() -> None:
     for failure in ("timeout", "judge_unavailable"):
         ((asked,), seconds, told) = ask([Step(failure=failure)], tries=8)
         assert (asked.assessment.reason, len(asked.assessment.calls)) == (failure, 8)
@@ -294,16 +276,11 @@ def test_failures_that_pass_are_retried_with_pauses_up_to_a_bound_and_others_nev
     for failure in ("judge_rejected", "bad_request"):
         ((asked,), seconds, told) = ask([Step(failure=failure)])
         assert (asked.assessment.reason, len(asked.assessment.calls), seconds, told) == (failure, 1, 0, [])
-
-
-def test_the_calls_of_all_tries_are_kept() -> None:
     ((asked,), _, told) = ask([Step(failure="timeout"), "no answer", Step(failure="judge_unavailable"), YES])
     assert asked.assessment.outcome == "scored"
     assert [call.status for call in asked.assessment.calls] == ["timeout", "ok", "judge_unavailable", "ok"]
     assert [note for note, _ in told] == ["scripted: timeout", "scripted: judge_unavailable"]
 
-
-def test_a_rejected_key_and_an_endpoint_that_stays_away_end_it_for_all() -> None:
     def fail(_: ChatRequest) -> str:
         raise RuntimeError("SECRET")
 
@@ -336,10 +313,17 @@ class LimitedEndpoint(ScriptedModel):
         return await super().complete(request)
 
 
-def test_a_narrow_rate_limit_costs_time_and_no_evaluation() -> None:
+def test_rate_limits_and_waits_cost_time_and_no_evaluation_unless_they_take_hours() -> None:
     for retry_after_s in (None, 2.0):
         ended = ask(LimitedEndpoint(8, retry_after_s), times=200)
         assert [entry.assessment.outcome for entry in ended.answers] == ["scored"] * 200, retry_after_s
+    model = Refusing(40.0, always=False)
+    ended = ask(model, times=3)
+    assert [entry.assessment.outcome for entry in ended.answers] == ["scored"] * 3
+    assert (model.asked_at[0], min(model.asked_at[1:]) >= 40) == (0, True)
+    assert ended.told == [("the endpoint asks for fewer requests", 40.0)]
+    ((asked,), seconds, told) = ask(Refusing(7200.0, always=True))
+    assert (asked.assessment.reason, seconds, told) == ("rate_limited", 0, [])
 
 
 class Refusing(ScriptedModel):
@@ -354,16 +338,6 @@ class Refusing(ScriptedModel):
         if self._always or len(self.asked_at) == 1:
             raise RateLimitedError("the endpoint asks for fewer requests", self._wait_s)
         return await super().complete(request)
-
-
-def test_a_wait_that_is_asked_for_is_kept_by_all_unless_it_takes_hours() -> None:
-    model = Refusing(40.0, always=False)
-    ended = ask(model, times=3)
-    assert [entry.assessment.outcome for entry in ended.answers] == ["scored"] * 3
-    assert (model.asked_at[0], min(model.asked_at[1:]) >= 40) == (0, True)
-    assert ended.told == [("the endpoint asks for fewer requests", 40.0)]
-    ((asked,), seconds, told) = ask(Refusing(7200.0, always=True))
-    assert (asked.assessment.reason, seconds, told) == ("rate_limited", 0, [])
 
 
 async def all_of(source: Any, max_bytes: int = 1000) -> list[Line]:

@@ -1,8 +1,6 @@
 """Judges in code as their authors write them: what they declare, what they may return, and how they are found."""
 
 import asyncio
-import json
-import re
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -13,7 +11,8 @@ import pytest
 from attacks import ATTACKS
 from code_judges import FILE, PATIENT, judged, of_file, told, trace
 from judged_code import has_link, measured, several
-from support.cli_parts import IN_CODE, Run, labelled, scripted, words, write_lines
+from support.cli_cases import check_commands
+from support.cli_parts import IN_CODE, Run
 from support.own_judges import POLITE, write_own_judges
 from support.tables import read_table
 
@@ -120,7 +119,7 @@ def test_anything_else_is_a_failure() -> None:
 # --- what it declares ---
 
 
-def test_declared_labels_describe_the_metric_and_make_another_version() -> None:
+def test_pass_rules_and_labels_describe_the_metric_and_make_another_version() -> None:
     def tone(_trace: Trace) -> tuple[str, str]:
         return "plain", ""
 
@@ -133,8 +132,6 @@ def test_declared_labels_describe_the_metric_and_make_another_version() -> None:
         with pytest.raises(CodeError, match="labels"):
             judge(labels=wrong)  # type: ignore[call-overload]
 
-
-def test_true_and_false_pass_where_the_function_returns_them() -> None:
     def untyped(_trace):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         return True
 
@@ -373,38 +370,5 @@ def test_a_judge_in_python_judges_a_conversation() -> None:
 
 
 def test_commands_run_a_judge_in_code_where_no_model_can_be_opened(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("mine").mkdir()
-    Path("tracejudge.toml").write_text('judges_folder = "mine"\n', encoding="utf-8")
-    Path("mine/polite.toml").write_text(POLITE, encoding="utf-8")
-    Path("mine/short.py").write_text(IN_CODE, encoding="utf-8")
-    Path("mine/short.toml").write_text('code = "short.py:short"\ntime_limit_s = 60\n', encoding="utf-8")
-    model = {"base_url": "https://host/v1", "model": "m", "api_key_env": "ABSENT_KEY"}
     monkeypatch.delenv("ABSENT_KEY", raising=False)
-    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
-    limits = {"kind": "code", "code": "mine/short.py:short", "time_limit_s": 60.0, "processes": 1}
-    for text in ("short", "mine/short.toml"):
-        ended = run("judges", "show", text)
-        assert (ended.code, ended.err) == (0, "")
-        assert "It is written in Python, and asks no judge model." in ended.out
-        assert run("judges", "show", text, "--json").document["settings"] == limits
-    assert 'code = "mine/short.py:short", time_limit_s = 60.0, processes = 1' in words(run("judges").out)
-    file = write_lines("t.jsonl", [labelled("yes"), labelled("no", output="It is long.")])
-    test = ("judges", "test", "short", file)
-    ended = run(*test, "--label", "safe", "--min", "1")
-    assert (ended.code, "balanced accuracy: 1.000" in ended.out) == (0, True), ended.err
-    assert ended.out.endswith("unscored: none\n"), "nothing is asked, so that nothing costs"
-    assert "cost" not in run(*test, "--by", "safe", "--model", "none").out.casefold()
-    document = run(*test, "--label", "safe", "--json").document
-    assert (document["model"], document["cost_usd"], document["true_pass"]) == ("code", None, 1)
-    ended = run("evaluate", file, "--judge", "short", "--output", "out.jsonl")
-    assert (ended.code, "2 traces by code in" in ended.out) == (0, True), ended.err
-    assert re.search(r"^short: 2 scored, 0 abstained, unscored none; [\d.]+ s each$", ended.out, re.MULTILINE)
-    document = run("evaluate", file, "--judge", "short", "--json").document
-    assert (document["model"], document["judges"][0]["model"]) == ("code", "code")
-    # A model is opened as soon as one judge asks it.
-    both = ("evaluate", file, "--judge", "short", "--judge", "polite")
-    message = "TRACEJUDGE_MODELS: models.default.api_key_env: the variable ABSENT_KEY is not set"
-    assert message in run(*both).complaint
-    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
-    document = run(*both, "--json").document
-    assert (document["model"], [row["model"] for row in document["judges"]]) == ("m", ["code", "m"])
+    check_commands(run, monkeypatch, read_table(__file__, "code_commands"))

@@ -1,4 +1,4 @@
-"""Judges in code on live traffic: their own lane, no model, whole workers, conversations."""
+"""Judges in code on live traffic: their own lane, no model, whole workers, conversations; how they went, in metrics."""
 
 import asyncio
 import re
@@ -21,15 +21,23 @@ from support.panel_parts import MODELS, TOGETHER, finish, panel_worker, verdicts
 from support.pipeline import Pipeline
 from support.pipeline import make_traces as make_many
 from support.processes import wait_until
-from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces, read_balanced_account
+from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces, make_verdict, read_balanced_account
 
 from judges.core.judge import Judge, JudgeFailedError, Reading
+from judges.core.model import ModelSettings
 from judges.core.verdict import Score
+from judges.features.python import protocol as environment
+from judges.features.python.installed import make
 from judges.registry import catalogue
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders, find_providers
+from worker.core.config.reading import named_variables
 from worker.core.config.settings import Rule, Settings
+from worker.core.export.prometheus import VerdictCounter
 from worker.core.judging.evaluator import CODE_AT_ONCE
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.telemetry.metrics import EXPLORATION_ENDS, Metrics
+from worker.features.python.feature import FEATURE as PYTHON
 
 KEPT = Rule(name="kept", judges=("relevance_to_query",), model="first", egress=("first",))
 
@@ -88,22 +96,18 @@ def test_however_many_models_its_rule_names_it_judges_once(keyspace: Keyspace, n
     assert find_providers(settings)[CODE.judge_model] == "code"
 
 
-def test_other_judges_of_the_rule_ask_its_models(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
-    both = Rule.from_keys(
-        name="both", judges=("safety", "relevance_to_query"), model=("default", "first"), combine="all"
-    )
+def test_other_judges_of_the_rule_ask_its_models_and_failures_are_unscored(
+    keyspace: Keyspace, new_worker: Workers, code: Code
+) -> None:
+    asked = ("safety", "relevance_to_query")
+    both = Rule.from_keys(name="both", judges=asked, model=("default", "first"), combine="all")
     worker = panel_worker(new_worker, judges=code.judges, rules=(both,))
     choose(keyspace, rules=(both,))
     finish(keyspace, worker)
-    assert {(verdict.judge, name) for name, verdict in verdicts(keyspace).items()} == {
-        ("safety", "code"),
-        ("relevance_to_query", "a"),
-        ("relevance_to_query", "b"),
-        ("relevance_to_query", "all(a,b)"),
-    }
+    relevance = {("relevance_to_query", name) for name in ("a", "b", "all(a,b)")}
+    assert {(verdict.judge, name) for name, verdict in verdicts(keyspace).items()} == {("safety", "code"), *relevance}
 
-
-def test_no_egress_keeps_a_trace_from_the_operator_s_code(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+    keyspace.next_case("no egress keeps a trace from the operator's code")
     rules = (KEPT, Rule(name="coded", judges=("safety", "groundedness")))
     with capture_logs() as lines:
         choose(keyspace, rules=rules)
@@ -112,20 +116,17 @@ def test_no_egress_keeps_a_trace_from_the_operator_s_code(keyspace: Keyspace, ne
     finish(keyspace, panel_worker(new_worker, judges=code.judges, rules=rules))
     assert read_balanced_account(keyspace).scored == 2
 
-
-def test_so_many_run_at_the_same_time(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
-    worker = panel_worker(new_worker, judges=code.judges)
+    keyspace.next_case("so many run at the same time")
+    code.most_at_once = 0
     choose(keyspace, 4 * CODE_AT_ONCE)
-    finish(keyspace, worker)
+    finish(keyspace, panel_worker(new_worker, judges=code.judges))
     assert_settled(keyspace, scored=4 * CODE_AT_ONCE)
     assert 1 < code.most_at_once <= CODE_AT_ONCE
 
-
-def test_a_code_judge_that_reports_failure_is_unscored(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+    keyspace.next_case("a judge that reports a failure")
     code.fault = JudgeFailedError("the code raised ValueError")
-    worker = panel_worker(new_worker, judges=code.judges)
     choose(keyspace)
-    finish(keyspace, worker)
+    finish(keyspace, panel_worker(new_worker, judges=code.judges))
     (verdict,) = verdicts(keyspace).values()
     assert (verdict.outcome, verdict.reason, verdict.note) == ("unscored", "judge_failed", "the code raised ValueError")
 
@@ -201,16 +202,48 @@ def test_evaluations_wait_while_a_judge_cannot_be_imported(pipeline: Pipeline, t
     assert worker.program.output.count(message) == 1, "once, and not for each trace"
 
 
-def test_a_judge_keeps_running_as_it_was_read_until_its_worker_ends(pipeline: Pipeline, tmp_path: Path) -> None:
-    file = tmp_path / "judged.py"
+TURNS = """\
+from judges.code import judge, turns
+
+
+@judge(unit="session", version="1")
+def three_turns(trace) -> bool:
+    return [message.content for message in turns(trace)] == [f"Question {number}?" for number in range(3)] + ["Bye."]
+"""
+
+
+def test_a_file_runs_as_it_was_read_and_judges_of_conversations_judge_a_session_once(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    file, folder = tmp_path / "judged.py", tmp_path / "mine"
+    folder.mkdir()
     file.write_text("from judges.code import judge\n@judge\ndef good(trace) -> bool: return True\n")
-    rules = [{"name": "all", "judges": ["good", "by_the_trace", "has_link"]}]
-    worker = pipeline.worker(rules=rules, judges={"good": {"code": f"{file}:good"}, **TABLES})
+    asks = 'unit = "session"\ninstructions = "Is the user of {{ conversation }} at ease?"'
+    (folder / "at_ease.toml").write_text(asks, encoding="utf-8")
+    (folder / "turns.py").write_text(TURNS, encoding="utf-8")
+    (folder / "three_turns.toml").write_text('code = "turns.py:three_turns"', encoding="utf-8")
+    rules = [
+        {"name": "all", "judges": ["good", "by_the_trace", "has_link"]},
+        {"name": "sessions", "unit": "session", "judges": ["at_ease", "three_turns"]},
+    ]
+    judges = {"good": {"code": f"{file}:good"}, **TABLES}
+    worker = pipeline.worker(rules=rules, judges=judges, session_idle=1.0, judges_folder=str(folder))
     file.write_text("while writing it, an editor leaves what is no Python")
-    pipeline.publish(make_many(40, tags={"do": "nothing"}))
-    assert pipeline.settled(40).scored == 120
+    turns = [
+        structs.replace(trace, input=f"Question {place}?", output="Bye." * (place == 2), started_at=100.0 + place)
+        for place, trace in enumerate(make_many(3, session_id="s1", tags={"do": "nothing"}))
+    ]
+    pipeline.publish([*turns, *make_many(37, first=3, tags={"do": "nothing"})])
+    account = pipeline.settled(40)
+    # Two turns have no answer that the three judges of single traces need.
+    assert (account.sampled, account.chosen, account.scored, account.unscored, account.lost) == (40, 122, 116, 6, 0)
+    ended = (entry.verdict for entry in pipeline.outbox())
+    of_session = {verdict.judge: verdict for verdict in ended if "session" in verdict.details}
+    assert of_session.keys() == {"at_ease", "three_turns"}
+    assert {verdict.details["session"]["traces"] for verdict in of_session.values()} == {3}
+    assert [score.passed for score in of_session["three_turns"].scores] == [True]
     judging = _judging(worker.program.pid)
-    assert len(judging) in {3, 4}
+    assert len(judging) in {4, 5}, "three_turns has a process as well"
     assert worker.program.terminate() == 0
     wait_until(lambda: not any(map(is_running, judging)), what="the processes of its judges to end")
 
@@ -235,39 +268,65 @@ def _judging(worker: int) -> list[int]:
     return [int(pid) for pid in children if command in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-TURNS = """\
-from judges.code import judge, turns
+def explored(*details: dict[str, Any]) -> Metrics:
+    metrics = Metrics(Settings())
+    counted = VerdictCounter(Settings(), metrics)
+    for number, detail in enumerate(details):
+        counted.count(OutboxEntry(f"{number}-0", "j", make_verdict(number, details=detail)))
+    return metrics
 
 
-@judge(unit="session", version="1")
-def three_turns(trace) -> bool:
-    return [message.content for message in turns(trace)] == [f"Question {number}?" for number in range(3)] + ["Bye."]
-"""
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"tracejudge_{name}", labels)
 
 
-def test_judges_of_conversations_in_words_and_python_judge_a_session_once(pipeline: Pipeline, tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "at_ease.toml").write_text(
-        'unit = "session"\ninstructions = "Is the user of {{ conversation }} at ease?"', encoding="utf-8"
+def test_explorations_are_counted_with_rounds_and_ends() -> None:
+    course = {"rounds": 4, "tool_calls": {"look": 4}, "tool_errors": 1, "ended_by": "answer"}
+    metrics = explored(
+        {"exploration": course},
+        {"exploration": {**course, "rounds": 30, "tool_errors": 0, "ended_by": "max_rounds"}},
+        {"exploration": {**course, "ended_by": None}},
+        {},
     )
-    (folder / "turns.py").write_text(TURNS, encoding="utf-8")
-    (folder / "three_turns.toml").write_text('code = "turns.py:three_turns"', encoding="utf-8")
-    rule = {"name": "sessions", "unit": "session", "judges": ["at_ease", "three_turns"]}
-    pipeline.worker(rules=[rule], session_idle=1.0, judges_folder=str(folder))
-    traces = make_many(3, session_id="s1")
-    questions = [f"Question {number}?" for number in range(3)]
-    pipeline.publish(
-        [
-            structs.replace(
-                trace, input=questions[place], output="Bye." if place == 2 else "", started_at=100.0 + place
-            )
-            for place, trace in enumerate(traces)
-        ]
-    )
-    account = pipeline.settled(3)
-    assert (account.sampled, account.chosen, account.scored, account.lost) == (3, 2, 2, 0)
-    verdicts = {entry.verdict.judge: entry.verdict for entry in pipeline.outbox()}
-    assert verdicts.keys() == {"at_ease", "three_turns"}
-    assert {verdict.details["session"]["traces"] for verdict in verdicts.values()} == {3}
-    assert [score.passed for score in verdicts["three_turns"].scores] == [True]
+    assert ends(metrics) == {**dict.fromkeys(EXPLORATION_ENDS, 0), "answer": 1, "max_rounds": 1, "nothing": 1}
+    assert value(metrics, "exploration_rounds_sum", judge="safety") == 38
+    assert value(metrics, "exploration_rounds_count", judge="safety") == 3
+    assert value(metrics, "exploration_tool_errors_total", judge="safety") == 2
+    for other in (None, "x", {"rounds": "x", "ended_by": ["a"], "tool_errors": -1}):
+        metrics = explored({"exploration": other})
+        assert sum(ends(metrics).values()) == isinstance(other, dict), "those of another version make no series"
+        assert value(metrics, "explorations_total", judge="safety", ended_by="['a']") is None
+
+
+def ends(metrics: Metrics) -> dict[str, float]:
+    names = EXPLORATION_ENDS
+    return {end: value(metrics, "explorations_total", judge="safety", ended_by=end) or 0 for end in names}
+
+
+def test_judges_in_code_are_measured_as_models_are() -> None:
+    metrics = Metrics(Settings())
+    judge = make("has_link", {"code": f"{FILE}:has_link"})
+    assert PYTHON.prepare is not None
+    PYTHON.prepare(Settings(), {judge.name: judge, **catalogue()}, metrics)
+    observer = judge.run.observer  # type: ignore[union-attr]
+    observer.begins()
+    assert value(metrics, "judge_in_flight", judge_model="code") == 1
+    observer.ends("ok", 0.5)
+    observer.begins()
+    observer.ends("judge_failed", 2.0)
+    assert value(metrics, "judge_in_flight", judge_model="code") == 0
+    seconds = {
+        status: value(metrics, "judge_request_duration_seconds_sum", judge_model="code", status=status)
+        for status in ("ok", "judge_failed")
+    }
+    assert seconds == {"ok": 0.5, "judge_failed": 2.0}
+
+
+def test_secrets_of_ours_are_kept_from_judges_in_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_withheld", set())
+    models = {"default": ModelSettings(model="m", api_key_env="PAID"), "free": ModelSettings(model="n")}
+    page = {"metrics_token_env": "PAGE", "metrics_user": "u", "metrics_password_env": "WORD"}
+    environment.withhold(*named_variables(Settings(models=models, **page)))  # type: ignore[arg-type]
+    there = dict.fromkeys(("PAID", "PAGE", "WORD", "HOME"), "x")
+    assert environment.passed_on(there) == {"HOME": "x"}
+    assert environment.passed_on(there, ("PAID",)) == {"PAID": "x", "HOME": "x"}

@@ -99,16 +99,8 @@ def test_modules_beside_a_judge_s_file_are_imported_by_it_alone(tmp_path: Path) 
     assert (sys.path, "shared" in sys.modules) == (before, False)
 
 
-SECRETS = {
-    "OPENAI_API_KEY",
-    "shop_token",
-    "DB_PASSWORD",
-    "TRACEJUDGE_REDIS_URL",
-    "GCP_CREDENTIALS",
-    "PGPASS",
-    "SHOP_AUTH",
-}
-SECRETS |= {"OTEL_EXPORTER_OTLP_HEADERS"}
+SECRETS = {"OPENAI_API_KEY", "shop_token", "DB_PASSWORD", "TRACEJUDGE_REDIS_URL", "GCP_CREDENTIALS", "PGPASS"}
+SECRETS |= {"SHOP_AUTH", "OTEL_EXPORTER_OTLP_HEADERS"}
 
 
 def seen(folder: Path, **table: Any) -> set[str]:
@@ -216,16 +208,21 @@ def test_so_many_processes_judge_at_the_same_time_and_no_more(tmp_path: Path) ->
     assert len({process_of(assessment) for assessment in assessments}) == 2
 
 
-def test_waiting_for_a_process_is_no_part_of_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_ends_the_process_costs_no_other_and_waiting_is_no_part_of_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     let_hanging_pass_time(monkeypatch)
-    judge = of_file("by_the_trace")
-    orders = ["hang"] * 2 + ["no"] * 200
+    orders = ["no", "hang", "no", "crash", "crash", "no", "raise", "no"]
+    late, ended = "took longer than 60 s", "ended by itself (exit code 3)"
+    raised = f"raised ValueError in judged_code.py:{line('raises')}"
+    notes = [each.note for each in judged(of_file("by_the_trace"), *(told(do=order) for order in orders))]
+    assert notes == [None, late, None, ended, ended, None, raised, None]
+    judge, together = of_file("by_the_trace"), ["hang"] * 2 + ["no"] * 200
 
     async def all_of_them() -> list[Assessment]:
-        return await asyncio.gather(*(evaluate(judge, told(do=order), None) for order in orders))
+        return await asyncio.gather(*(evaluate(judge, told(do=order), None) for order in together))
 
-    notes = [each.note for each in running(all_of_them, judge)]
-    assert notes == ["took longer than 60 s"] * 2 + [None] * 200
+    assert [each.note for each in running(all_of_them, judge)] == [late] * 2 + [None] * 200
 
 
 def test_an_answer_counts_that_came_in_time_while_the_loop_was_busy() -> None:
@@ -252,7 +249,7 @@ class Pauses(list[float]):
         self.append(seconds)
 
 
-def test_pauses_grow_while_no_process_answers_or_each_trace_uses_up_the_memory() -> None:
+def test_pauses_grow_until_a_process_answers_or_while_each_trace_uses_up_the_memory() -> None:
     for name, times, expected in (
         ("exits", 11, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]),
         ("finds_no_memory", 4, [0.1, 0.2]),
@@ -268,20 +265,17 @@ def test_pauses_grow_while_no_process_answers_or_each_trace_uses_up_the_memory()
 
         running(ask)
         assert pauses == expected, name
-
-
-def test_an_answer_ends_the_pauses() -> None:
     pauses = Pauses()
+    tried = pool("by_the_trace", pauses.sleep)
 
-    async def ask() -> None:
-        tried = pool("by_the_trace", pauses.sleep)
+    async def ask_in_order() -> None:
         for order in ("crash", "crash", "crash", "no", "crash", "crash", "no"):
             with nullcontext() if order == "no" else pytest.raises(JudgeFailedError):
                 await tried.ask(told(do=order))
         await tried.aclose()
 
-    running(ask)
-    assert pauses == [0.1, 0.2]
+    running(ask_in_order)
+    assert pauses == [0.1, 0.2], "an answer ends the pauses"
 
 
 def failing(judge: Judge, error: type[Exception], times: int = 1) -> str:
@@ -378,14 +372,11 @@ def test_closing_ends_running_evaluations_without_failing_the_judge(tmp_path: Pa
     running(close, judge)
 
 
-def test_a_code_judge_runs_in_loops_of_other_threads() -> None:
+def test_a_code_judge_runs_in_loops_of_other_threads_and_of_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
     judge = of_file("has_link")
     with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
         outcomes = [thread.submit(judged, judge, trace()).result(60)[0].outcome for thread in (first, second)]
     assert outcomes == ["scored"] * 2
-
-
-def test_a_code_judge_runs_in_a_loop_of_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
     judge, before, ask = of_file("by_the_trace"), processes(), Process.ask
 
     async def asked(self: Process, message: bytes, limit_s: float) -> bytes:
@@ -555,19 +546,3 @@ def test_a_judge_that_takes_more_memory_than_it_may_has_failed(tmp_path: Path) -
     outcomes = "".join(assessment.outcome[0] for assessment in limited("keeps", 12))
     assert ("u" in outcomes, "uu" in outcomes) == (True, False), "what it keeps from trace to trace ends with it"
     assert limited("marked")[0].scores[0].label == "1000", "memory that runs out takes a judge first"
-
-
-def test_a_trace_that_ends_the_process_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_hanging_pass_time(monkeypatch)
-    orders = ["no", "hang", "no", "crash", "crash", "no", "raise", "no"]
-    assessments = judged(of_file("by_the_trace"), *(told(do=order) for order in orders))
-    assert [assessment.note for assessment in assessments] == [
-        None,
-        "took longer than 60 s",
-        None,
-        "ended by itself (exit code 3)",
-        "ended by itself (exit code 3)",
-        None,
-        f"raised ValueError in judged_code.py:{line('raises')}",
-        None,
-    ]

@@ -1,12 +1,26 @@
-"""The estimate of a day's judging: probabilities in place of draws, scaled to the day."""
+"""The estimate of a day's judging: probabilities in place of draws, scaled to the day, and near to what happens."""
 
+import dataclasses
+import itertools
+import json
+import time
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec import structs
+from support.cli_parts import SAMPLES, Run
+from support.decision_endpoint import Asked, DecisionEndpoint
+from support.endpoint import ChatEndpoint
+from support.pipeline import Pipeline
+from support.replies import Call as ModelCall
+from support.replies import Reply, Usage, answers
 from support.stage_parts import Keyspace, make_traces, make_verdict
 
+import tracejudge
 from judges.core.decision import Question
 from judges.core.model import ChatRequest, ModelSettings, Price
 from judges.core.prompt import Message
@@ -21,24 +35,21 @@ from worker.core.config.settings import Rule, Settings
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store
 from worker.features.cascades.feature import Cascade
+from worker.features.demo.command import rules
+from worker.features.demo.sample_traffic import Traffic, load_samples, make_plan
+from worker.features.report import workload
 from worker.features.report.plan import probabilities
-from worker.features.report.workload import (
-    Estimate,
-    Estimator,
-    NoTrafficError,
-    assumed_probabilities,
-    mean_second,
-    planned_share,
-    read_history,
-)
+
+SECONDS = 40
+SAFETY = (Rule(name="all", judges=("safety",)),)
 
 
-def estimated(settings: Settings, store: Store, *, traces: float) -> Estimate:
+def estimated(settings: Settings, store: Store, *, traces: float) -> workload.Estimate:
     now_s = store.now_ms() / 1000
-    history = read_history(settings, store, now_s - DAY_S, now_s + 1)
-    graders = Graders(settings, load_judges(settings.judges))
-    rules = Rules(settings, graders)
-    return Estimator(settings, history).estimate(
+    history = workload.read_history(settings, store, now_s - DAY_S, now_s + 1)
+    rules = Rules(settings, Graders(settings, load_judges(settings.judges)))
+    estimator = workload.Estimator(settings, history)
+    return estimator.estimate(
         "test", rules, lambda entry: probabilities(rules, entry.trace), period_s=DAY_S, traces=traces
     )
 
@@ -65,8 +76,7 @@ def test_a_plan_counts_tokens_from_a_cache_as_past_verdicts_did(keyspace: Keyspa
         keyspace.add(trace)
     price = Price(input=10.0, output=0.0, cached_input=1.0)
     settings = Settings(
-        models={"default": ModelSettings(provider="scripted", model="scripted", price=price)},
-        rules=(Rule(name="all", judges=("safety",)),),
+        models={"default": ModelSettings(provider="scripted", model="scripted", price=price)}, rules=SAFETY
     )
     (before,) = estimated(settings, keyspace.store, traces=50).rows
     call = Call(1.0, 0.1, "ok", 1000, 10, cached_tokens=600)
@@ -77,11 +87,6 @@ def test_a_plan_counts_tokens_from_a_cache_as_past_verdicts_did(keyspace: Keyspa
     (after,) = estimated(settings, keyspace.store, traces=50).rows
     assert before.usd == pytest.approx(before.input_tokens * 10 / 1e6)
     assert after.usd == pytest.approx(after.input_tokens * (0.4 * 10 + 0.6 * 1) / 1e6)
-
-
-def test_without_traces_there_is_nothing_to_plan_from(keyspace: Keyspace) -> None:
-    with pytest.raises(NoTrafficError, match="publish traces first"):
-        estimated(Settings(), keyspace.store, traces=1)
 
 
 def test_requests_to_decision_models_hold_their_questions(keyspace: Keyspace) -> None:
@@ -118,8 +123,166 @@ def test_the_width_of_a_planned_cascade_is_that_of_simulated_days() -> None:
         logits = calibrated(chance, chance.random(2000) < good, good)
         probabilities = [{"": float(1 / (1 + np.exp(-each)))} for each in logits]
         cascade = Cascade("first", "then", rate=rate)
-        planned = planned_share(cascade, probabilities, traces, w)
+        planned = workload.planned_share(cascade, probabilities, traces, w)
         assert planned is not None
         assert planned.high - planned.low == pytest.approx(days.width, rel=0.08), (good, traces)
-        assert mean_second(cascade, probabilities) == pytest.approx(rate, rel=1e-6)
-    assert fmean(each[""] for each in assumed_probabilities(0.9)) == pytest.approx(0.9, abs=0.02)
+        assert workload.mean_second(cascade, probabilities) == pytest.approx(rate, rel=1e-6)
+    assert fmean(each[""] for each in workload.assumed_probabilities(0.9)) == pytest.approx(0.9, abs=0.02)
+
+
+PAID = {"provider": "scripted", "script": "none.jsonl", "model": "paid", "price": {"input": 1.0, "output": 2.0}}
+
+
+def test_the_plan_compares_rates_and_models(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": {"provider": "lexical"}, "paid": PAID}))
+    served("publish", SAMPLES / "summariser.jsonl")
+    ended = served("plan", "--json", "--rate", "0.5", "--model", "paid")
+    assert (ended.code, ended.err) == (0, "")
+    present, halved, paid = ended.document["alternatives"]
+    assert [verdict["name"] for verdict in (present, halved, paid)] == ["as configured", "rate 0.5", "model paid"]
+    assert present["sampled"] == 21
+    assert (present["usd"], present["input_tokens"]) == (0.0, 0.0)
+    assert halved["judgements"] == pytest.approx(present["judgements"] / 2)
+    assert paid["judgements"] == pytest.approx(present["judgements"])
+    assert paid["usd"] == pytest.approx((paid["input_tokens"] + 2 * paid["output_tokens"]) / 1e6)
+    assert paid["usd"] > 0
+    table = served("plan", "--model", "paid")
+    assert "Expected work a day, model paid" in table.out
+    assert "calls a second" in table.out
+    assert "no past verdicts" in table.err
+    assert "there is no [models.cheap]" in served("plan", "--model", "cheap").err
+
+
+def test_a_dry_run_of_a_replay_estimates_its_work(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": PAID}))
+    served("publish", SAMPLES / "summariser.jsonl")
+    ended = served("replay", "--since", "1h", "--judge", "safety", "--dry-run", "--json")
+    expected = ended.document["expected"]
+    assert (expected["traces"], expected["judgements"]) == (pytest.approx(21), pytest.approx(21))
+    assert expected["usd"] > 0
+    table = served("replay", "--since", "1h", "--judge", "safety", "--dry-run")
+    assert "Expected work in all, replay" in table.out
+
+
+def test_a_cascade_is_planned_beside_a_plain_sample_at_the_same_cost(
+    served: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served("publish", SAMPLES / "summariser.jsonl")
+    assert served("plan", "--json").document["source"].startswith("traces, taken for a day: the stream retains 0.")
+    monkeypatch.setattr("worker.features.report.workload._LEAST_SPAN_S", 0.0)
+    monkeypatch.setenv("TRACEJUDGE_CASCADES", '{"two": {"first": "cheap", "then": "default", "rate": 0.1}}')
+    monkeypatch.setenv("TRACEJUDGE_RULES", '[{"name": "all", "judges": ["safety"]}]')
+    strong = {**PAID, "model": "strong"}
+    cheap = {"provider": "decisions", "dialect": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "cheap"}
+    cases = ((5.0, "prefer the plain sample unless every trace"), (0.01, "the cascade is narrower"), (None, None))
+    for price, advice in cases:
+        # Without the price of the first model nothing is known of the same cost.
+        prices = {} if price is None else {"price": {"input": price, "output": price}}
+        models = {"default": {**strong, "price": {"input": 10.0, "output": 10.0}}, "cheap": {**cheap, **prices}}
+        monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps(models))
+        ended = served("plan", "--json", "--cascade", "two")
+        assert (ended.code, ended.err) == (0, ""), price
+        first, then = ended.document["alternatives"][1]["rows"]
+        assert (first["judge_model"], then["judge_model"]) == ("cheap", "strong")
+        assert then["judgements"] == pytest.approx(0.1 * first["judgements"], rel=0.02)
+        assert then["half_width"] > 0
+        notes = ended.document["alternatives"][1]["notes"]
+        assert any("sensitivity .85" in text for text in notes), notes
+        beside = [text for text in notes if "on a plain sample of" in text]
+        assert [advice in text for text in beside] == [True] * (advice is not None), (price, notes)
+    # The rate was a tenth, so that this pays for a quarter of all.
+    models["default"]["price"] = {"input": 1e-5, "output": 1e-5}
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps(models))
+    usd = 10 * then["usd"] / 4 / 10**6
+    paid = {"two": {"first": "cheap", "then": "default", "usd_per_day": usd}}
+    monkeypatch.setenv("TRACEJUDGE_CASCADES", json.dumps(paid))
+    ended = served("plan", "--json", "--cascade", "two")
+    assert ended.code == 0, ended.err
+    _, then = ended.document["alternatives"][1]["rows"]
+    assert then["usd"] == pytest.approx(usd, rel=0.02)
+    assert then["judgements"] == pytest.approx(first["judgements"] / 4, rel=0.03)
+    assert "there is no [cascades.three]" in served("plan", "--cascade", "three").err
+
+
+def test_a_plan_is_within_five_percent_of_the_actual_cost(pipeline: Pipeline) -> None:
+    with ChatEndpoint(reply) as endpoint:
+        models = {"default": chat(endpoint)}
+        compare(pipeline, models, rules(), {})
+
+
+@pytest.mark.slow("4 s of CPU; the plan of a chat model is short")
+def test_plans_of_decision_models_and_cascades_are_within_five_percent(pipeline: Pipeline) -> None:
+    turns = itertools.count()
+    with ChatEndpoint(reply) as endpoint, DecisionEndpoint() as decisions:
+
+        def answer(asked: Asked) -> Sequence[float]:
+            # Three of five are in the band of the cascade.
+            probability = (0.9, 0.5, 0.3, 0.95, 0.7)[next(turns) % 5]
+            count = len(asked.options)
+            return [probability, *[(1 - probability) / (count - 1)] * (count - 1)] if count else [probability]
+
+        def use(values: dict[str, Any]) -> None:
+            size = len(msgspec.json.encode(decisions.bodies[-1]))
+            values["usage"] = {"input_tokens": size // 4, "output_tokens": 2}
+
+        decisions.answer, decisions.change = answer, use
+        cheap = {"provider": "decisions", "base_url": decisions.base_url, "price": {"input": 0.1, "output": 0.1}}
+        models = {
+            "default": chat(endpoint),
+            "cheap": {**cheap, "model": "cheap"},
+            "decider": {**cheap, "model": "decider", "max_questions": 2},
+        }
+        judged = (
+            Rule(name="decided", judges=("groundedness", "facts_grounding"), model="decider"),
+            Rule(name="checked", judges=("safety",), model="checked"),
+        )
+        compare(pipeline, models, judged, {"checked": {"first": "cheap", "then": "default", "uncertain": [0.2, 0.8]}})
+
+
+def reply(call: ModelCall) -> Reply:
+    size = sum(len(message["content"]) for message in call.body["messages"])
+    return dataclasses.replace(answers('{"rationale": "so", "result": "yes"}'), usage=Usage(size // 4, 20 + size % 7))
+
+
+def chat(endpoint: ChatEndpoint) -> dict[str, Any]:
+    return {"base_url": endpoint.base_url, "model": "judge", "price": {"input": 0.4, "output": 1.6}}
+
+
+def compare(
+    pipeline: Pipeline, models: Mapping[str, Any], judged: tuple[Rule, ...], cascades: Mapping[str, Any]
+) -> None:
+    """Plan from the first half of the demo's traffic, judge the second half, and compare."""
+    pipeline.worker(models=models, rules=judged, cascades=cascades)
+    traffic = Traffic(make_plan(load_samples(), SECONDS), time.time())
+    tracejudge.init(service="tests", redis_url=pipeline.redis_url, prefix=pipeline.prefix)
+    try:
+        traffic.publish_due(SECONDS / 2)
+        assert tracejudge.flush(60)
+        first = traffic.published
+        pipeline.settled(first)
+        settings = Settings.from_keys(
+            models=msgspec.convert(models, dict[str, ModelSettings]),
+            rules=judged,
+            cascades=msgspec.convert(cascades, dict[str, Cascade]),
+        )
+        before = pipeline.outbox()
+        plan_of = len(make_plan(load_samples(), SECONDS)) - first
+        planned = estimated(settings, pipeline.store, traces=plan_of)
+        traffic.publish_due(SECONDS)
+        assert tracejudge.flush(60)
+        pipeline.settled(first + plan_of)
+    finally:
+        tracejudge.shutdown()
+    after = [entry.verdict for entry in pipeline.outbox()[len(before) :]]
+    real: dict[str, float] = {
+        name: sum(getattr(verdict, name) or 0.0 for verdict in after)
+        for name in ("input_tokens", "output_tokens", "cost_usd", "attempts")
+    }
+    real |= {"judgements": len(after), "usd": real.pop("cost_usd")}
+    attempts = real.pop("attempts")
+    errors = {name: getattr(planned, name) / expected - 1 for name, expected in real.items()}
+    errors["calls"] = planned.calls_per_s * DAY_S / attempts - 1
+    for name in {row.judge_model for row in planned.rows}:
+        judgements = sum(row.judgements for row in planned.rows if row.judge_model == name)
+        errors[name] = judgements / sum(verdict.judge_model == name for verdict in after) - 1
+    assert max(map(abs, errors.values())) < 0.05, errors
