@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from aiohttp import web
-from expected import RUNBOOKS
+from alert_scenes import RUNBOOKS
 from support.loopback import LoopbackServer
 from support.processes import wait_until
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from alertmanager_run import find_program
-from runbook_pages import alerts
+XX
 from scraped import FINDING_S, Traffic, prometheus, serve
 from support.cases import each_case
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 from busy_services import ENVIRONMENT, BusyServices
-from expected import RUNBOOKS
+from alert_scenes import RUNBOOKS
 from scaled_prometheus import PACE
 from whole_picture import JUDGE_MODEL, Picture
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from busy_services import ENVIRONMENT, BusyServices
-from expected import RUNBOOKS
+from alert_scenes import RUNBOOKS
 from whole_picture import JUDGE_MODEL, Heard, Picture
 
 from judges.registry import catalogue
