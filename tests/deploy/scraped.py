@@ -1,10 +1,9 @@
 """A Prometheus of the test's own with our rules, and a page of our metrics that it scrapes. No worker is needed."""
 
-import threading
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen
@@ -12,14 +11,15 @@ from typing import Any
 
 import httpx
 import yaml
-from alertmanager_run import listening_url
+from aiohttp import web
+from alertmanager_run import find_program, listening_url
 from prometheus_client import Gauge
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+from support.loopback import LoopbackServer
 from support.processes import wait_until
 
 from deploy.generated import write
 from deploy.rules.alert_settings import load
-from deploy.rules.rule_files import generate
 from judges.core.verdict import Score, Verdict
 from worker.base.delivery.receiver_delivery import DeliveryMetrics
 from worker.core.config.settings import Settings
@@ -29,10 +29,7 @@ from worker.core.telemetry.metrics import Metrics
 from worker.features.budgets.control import BudgetMetrics
 from worker.features.panels.panels import PanelMetrics
 
-__all__ = ["FINDING_S", "SCALE", "Prometheus", "Traffic", "prometheus", "serve", "started"]
-
-SCALE = 60
-"""An hour of the rules is a minute."""
+_TARGETS = "targets.json"
 FINDING_S = 240.0
 """How long queries are asked until they find something: it takes many scrapes, and more where machines are busy."""
 MODEL, AWAY = "gpt-6-luna", "claude-haiku"
@@ -62,12 +59,10 @@ class Traffic:
         self._counter = VerdictCounter(Settings(), self.metrics)
         self._numbers = count()
         self._pages = count()
-        self._lock = threading.Lock()
 
     def page(self) -> bytes:
-        with self._lock:
-            self._count()
-            return generate_latest(self.metrics.registry)
+        self._count()
+        return generate_latest(self.metrics.registry)
 
     def _count(self) -> None:
         self._counter.count(*(OutboxEntry("1-1", "j", verdict) for verdict in self._verdicts()))
@@ -200,37 +195,47 @@ class Traffic:
         self.metrics.table(BudgetMetrics).budget_refused.labels("day").inc()
 
 
-@contextmanager
-def serve(traffic: Traffic) -> Iterator[int]:
-    """Serve the page and yield the port."""
+class MetricsPage(LoopbackServer):
+    """Serves the page of the traffic."""
 
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = traffic.page()
-            self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE_LATEST)
-            self.end_headers()
-            self.wfile.write(body)
+    def __init__(self, traffic: Traffic) -> None:
+        super().__init__()
+        self._traffic = traffic
 
-        def log_message(self, *_: object) -> None:
-            pass
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/metrics", self._read)]
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    async def _read(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._traffic.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 class Prometheus:
     """Its HTTP interface."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, folder: Path) -> None:
+        self._folder = folder
         self._client = httpx.Client(base_url=url, timeout=60, trust_env=False)
+
+    def watch(self, *targets: str) -> None:
+        """Scrape these addresses and no others from now on; returns when that is so."""
+        # Prometheus watches the file, so it is replaced as a whole.
+        written = self._folder / f"{_TARGETS}.new"
+        written.write_text(json.dumps([{"targets": sorted(targets)}]), encoding="utf-8")
+        written.rename(self._folder / _TARGETS)
+        wait_until(lambda: self.seen() == set(targets), what=f"{targets} to be scraped")
+
+    def seen(self) -> set[str]:
+        """Return the targets whose last scrape succeeded."""
+        return {each["metric"]["instance"] for each in self.query("up == 1")}
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Return the alerts that fire or are pending."""
+        alerts: list[dict[str, Any]] = self._get("alerts", {})["alerts"]
+        return alerts
+
+    def sends_alerts(self) -> bool:
+        """Return whether an Alertmanager was found."""
+        return bool(self._get("alertmanagers", {})["activeAlertmanagers"])
 
     def ready(self) -> bool:
         try:
@@ -271,36 +276,38 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(program: str, folder: Path, target: int) -> Iterator[Prometheus]:
-    """Start Prometheus with our rules at the pace of the test; it scrapes the target each second."""
-    write(folder / "rules", generate(scale=SCALE))
+def prometheus(
+    folder: Path, rules: Mapping[str, str], interval: str, *flags: str, evaluation: str = "", alertmanager: str = ""
+) -> Iterator[Prometheus]:
+    """Start Prometheus with rules at the pace of the test, no targets, and maybe the address of an Alertmanager.
+
+    It knows the Alertmanager before the first scrape, so alerts arrive in the order in which they begin to fire. An
+    alert that fired earlier would be sent after the resend delay, maybe later than alerts that it inhibits.
+    """
+    write(folder / "rules", rules)
     config = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": interval, "evaluation_interval": evaluation or interval},
         "rule_files": ["rules/*.yaml"],
-        "scrape_configs": [{"job_name": load().job, "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]}],
+        "scrape_configs": [{"job_name": load().job, "file_sd_configs": [{"files": [_TARGETS]}]}],
     }
+    if alertmanager:
+        config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]}
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
     command = [
-        program,
+        find_program("prometheus"),
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
         "--web.listen-address=127.0.0.1:0",
         "--enable-feature=exemplar-storage",
+        *flags,
     ]
-    with started(command, folder / "prometheus.log") as url:
-        server = Prometheus(url)
-        try:
-            wait_until(server.ready, what="Prometheus to be ready")
-            yield server
-        finally:
-            server.close()
-
-
-@contextmanager
-def started(command: Sequence[str], log: Path) -> Iterator[str]:
-    """Start a server and yield its URL."""
+    log = folder / "prometheus.log"
     with log.open("wb") as output, Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT) as run:
         try:
-            yield listening_url(run, log)
+            server = Prometheus(listening_url(run, log), folder)
+            wait_until(server.ready, what="Prometheus to be ready")
+            wait_until(lambda: not alertmanager or server.sends_alerts(), what="Alertmanager to be found")
+            yield server
+            server.close()
         finally:
             run.kill()
