@@ -122,7 +122,8 @@ def test_who_is_blind_is_heard_in_place_of_the_quality_alert(tmp_path: Path) -> 
         alertmanager.post(alert("TraceJudgeObjectiveBurnFast", "page", "quality", **(BOT | {"judge_model": "claude"})))
         alertmanager.inbox.wait_for("page")
         alertmanager.inbox.wait_for("webhook", 2)
-        heard = [names for message in alertmanager.inbox.messages("webhook") for names in message.alerts]
+        messages = alertmanager.inbox.messages("webhook")
+        heard = [(told["labels"]["alertname"], told["status"]) for each in messages for told in each.body["alerts"]]
         assert sorted(heard) == [("TraceJudgeJudgeCircuitOpen", "firing"), ("TraceJudgeObjectiveBurnFast", "firing")]
         (page,) = alertmanager.inbox.messages("page")
         assert page.attachment["title"] == "[PAGE] TraceJudgeObjectiveBurnFast happened"
@@ -154,7 +155,7 @@ def test_a_page_says_what_where_since_when_and_what_to_open(alertmanager: Alertm
     alertmanager.post(alert(*DROP, **other))
     inbox.wait_for("page", 2)
     alertmanager.post(alert(*DROP, **other, over=True))
-    text = inbox.wait_for_said("page", "Over: ").attachment["text"]
+    text = inbox.wait_for_titled("page", "Over: ", "text").attachment["text"]
     assert text.startswith("* TraceJudgeQualityDrop happened\nIn the last")
     assert text.endswith(f"\n\nOver: TraceJudgeQualityDrop happened {BEFORE_AND_AFTER}")
     alertmanager.post(alert(*DROP, **BOT, over=True))

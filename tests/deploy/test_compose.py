@@ -114,33 +114,23 @@ def test_ports_are_the_codes_defaults_and_none_is_published_twice() -> None:
     assert list(ports(services()["redis"])) == [urlsplit(Settings().redis_url).port]
 
 
-def test_redis_keeps_what_it_confirmed_and_evicts_nothing() -> None:
-    command = services()["redis"]["command"]
-    assert dict(zip(command[1::2], command[2::2], strict=True))["--save"] == ""
-    with (
-        TunedRedis(find_servers()[0], *command[1:]) as server,
-        Redis.from_url(server.url, decode_responses=True) as redis,
-    ):
-        kept = redis.config_get("append*", "maxmemory*")
-    assert (kept["appendonly"], kept["appendfsync"], kept["maxmemory-policy"]) == ("yes", "everysec", "noeviction")
-    assert int(kept["maxmemory"]) > Settings().max_stream_bytes * 2
-
-
-def test_a_redis_that_answers_with_an_error_is_not_healthy() -> None:
+def test_redis_keeps_what_it_confirmed_and_is_not_healthy_while_it_answers_with_an_error() -> None:
     """It does so for as long as it reads its log, and whoever waits for its health would begin too soon."""
-    _, program, *arguments = services()["redis"]["healthcheck"]["test"]
-    if shutil.which(program) is None:
-        pytest.skip(f"no {program}")
-    command = [program, "-p", "0", *arguments]
-    with TunedRedis(find_servers()[0], *services()["redis"]["command"][1:]) as server:
-        command[2] = str(server.port)
-        assert subprocess.run(command, capture_output=True, check=False).returncode == 0
-        with Redis.from_url(server.url) as redis:
-            redis.config_set("requirepass", "other")
-        assert subprocess.run(command, capture_output=True, check=False).returncode != 0
+    command, (_, program, *arguments) = services()["redis"]["command"], services()["redis"]["healthcheck"]["test"]
+    assert dict(zip(command[1::2], command[2::2], strict=True))["--save"] == ""
+    with TunedRedis(find_servers()[0], *command[1:]) as server, Redis.from_url(server.url) as redis:
+        kept = redis.config_get("append*", "maxmemory*")
+        asked = [shutil.which(program) or "redis-cli", "-p", str(server.port), *arguments]
+        ended = [subprocess.run(asked, capture_output=True, check=False).returncode]
+        redis.config_set("requirepass", "other")
+        ended += [subprocess.run(asked, capture_output=True, check=False).returncode]
+    values = [kept[name] for name in (b"appendonly", b"appendfsync", b"maxmemory-policy")]
+    assert values == [b"yes", b"everysec", b"noeviction"]
+    assert int(kept[b"maxmemory"]) > Settings().max_stream_bytes * 2
+    assert (ended[0], ended[1] > 0) == (0, True)
 
 
-def test_the_worker_is_configured_by_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_is_configured_by_what_it_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each variable is a setting, and the file is taken as it stands, without a key."""
     worker = services()["worker"]
     environment = {name: value for name, value in worker["environment"].items() if name.startswith("TRACEJUDGE_")}
@@ -153,52 +143,34 @@ def test_the_worker_is_configured_by_what_it_is_given(monkeypatch: pytest.Monkey
     assert settings.redis_url == "redis://redis:6379/0"
     assert OTLP_ENDPOINT.read(settings) == "http://collector:4318"
     assert {model.provider for model in settings.models.values()} == {"lexical"}
-    assert {judge for rule in settings.rules for judge in rule.judges} == {
-        "groundedness",
-        "relevance_to_query",
-        "safety",
-    }
-
-
-def test_the_real_model_in_the_comment_can_be_taken_as_it_stands(tmp_path: Path) -> None:
+    judges = {judge for rule in settings.rules for judge in rule.judges}
+    assert judges == {"groundedness", "relevance_to_query", "safety"}
+    # The real model in the comment can be taken as it stands.
     text = (DEPLOY / "tracejudge.toml").read_text(encoding="utf-8")
-    commented = "\n".join(re.findall(r"^# (\[models\.default\]\n(?:# .*\n)+)", text, re.MULTILINE)).replace(
-        "\n# ", "\n"
-    )
+    commented = "\n".join(re.findall(r"^# (\[models\.default\]\n(?:# .*\n)+)", text, re.MULTILINE))
+    commented = commented.replace("\n# ", "\n")
     rest = text.replace('[models.default]\nprovider = "lexical"\n', "")
     file = tmp_path / "tracejudge.toml"
     file.write_text(f"{rest}\n{commented}", encoding="utf-8")
     model = load({"OPENAI_API_KEY": "sk-none"}, config=str(file)).models["default"]
     assert (model.judge_model, model.api_key_env) == ("gpt-6-luna", "OPENAI_API_KEY")
-    assert model.api_key_env in services()["worker"]["environment"]
-
-
-def test_the_worker_runs_a_verb_of_the_command_line_and_has_time_to_end() -> None:
-    grace = services()["worker"]["stop_grace_period"]
-    assert int(grace[:-1]) * SECONDS[grace[-1]] > Settings().grace_s + 10
-    assert "entrypoint" not in services()["worker"]
-    (verb,) = services()["worker"].get("command", ["worker"])
+    assert model.api_key_env in worker["environment"]
+    # It runs a verb of the command line, and has time to end.
+    assert int(worker["stop_grace_period"][:-1]) * SECONDS[worker["stop_grace_period"][-1]] > Settings().grace_s + 10
+    assert "entrypoint" not in worker
+    (verb,) = worker.get("command", ["worker"])
     assert verb in commands()
 
 
-@each_case(
-    "name",
-    [
-        "compose.yaml",
-        "collector.yaml",
-        "prometheus.yaml",
-        "tracejudge.toml",
-        "alertmanager/alertmanager.yml",
-        "grafana/provisioning/datasources/tracejudge.yaml",
-    ],
-)
+FILES = ("compose.yaml", "collector.yaml", "prometheus.yaml", "tracejudge.toml", "alertmanager/alertmanager.yml")
+
+
+@each_case("name", (*FILES, "grafana/provisioning/datasources/tracejudge.yaml"))
 def test_addresses_are_those_of_services(name: str) -> None:
     lines = (DEPLOY / name).read_text(encoding="utf-8").splitlines()
     for host, port in addresses("\n".join(line.split("#")[0] for line in lines)):
-        if host in ("localhost", "127.0.0.1"):
-            assert port in {port for service in LISTENS.values() for port in service}
-        else:
-            assert port in LISTENS[host], f"{host}:{port}"
+        listens = set().union(*LISTENS.values()) if host in ("localhost", "127.0.0.1") else LISTENS[host]
+        assert port in listens, f"{host}:{port}"
 
 
 def test_the_collector_hands_on_what_it_receives() -> None:
@@ -238,20 +210,23 @@ def test_grafana_finds_its_files_and_the_dashboards_their_data() -> None:
     targets = {mount.target: mount.source for mount in mounts(services()["grafana"])}
     provisioning = {Path(target).name: source for target, source in targets.items() if "provisioning" in target}
     assert {str(Path(target).parent) for target in targets if "provisioning" in target} == {"/etc/grafana/provisioning"}
-    assert {kind: [file.name for file in folder.iterdir()] for kind, folder in provisioning.items()} == {
-        "datasources": ["tracejudge.yaml"],
-        "dashboards": ["tracejudge.yaml"],
-    }
-    provider = read_yaml("grafana/provisioning/dashboards/tracejudge.yaml")["providers"][0]
+    files = {kind: [file.name for file in folder.iterdir()] for kind, folder in provisioning.items()}
+    assert files == {"datasources": ["tracejudge.yaml"], "dashboards": ["tracejudge.yaml"]}
+    (provider,) = read_yaml("grafana/provisioning/dashboards/tracejudge.yaml")["providers"]
+    assert (provider["type"], provider["allowUiUpdates"]) == ("file", False)
     assert provider["options"]["path"] in targets
     home = Path(services()["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
     assert (targets[str(home.parent)] / home.name).exists()
     sources = read_yaml("grafana/provisioning/datasources/tracejudge.yaml")["datasources"]
-    (prometheus,) = (source for source in sources if source["type"] == "prometheus")
-    linked = {to.get("datasourceUid") or to["url"] for to in prometheus["jsonData"]["exemplarTraceIdDestinations"]}
-    (traces,) = (source["uid"] for source in sources if source["type"] == "jaeger")
+    by_uid = {source["uid"]: source for source in sources}
+    assert {uid for uid, source in by_uid.items() if source.get("isDefault")} == {"prometheus"}
+    data = by_uid["prometheus"]["jsonData"]
+    assert data["alertmanagerUid"] in by_uid
+    explore, jaeger = data["exemplarTraceIdDestinations"]
+    assert explore == {"name": "trace_id", "datasourceUid": "traces"}
+    assert by_uid["traces"]["type"] == "jaeger"
     (port,) = ports(services()["jaeger"])
-    assert linked == {traces, f"http://localhost:{port}/trace/$${{__value.raw}}"}
+    assert (jaeger["name"], jaeger["url"]) == ("trace_id", f"http://localhost:{port}/trace/$${{__value.raw}}")
 
 
 def test_nothing_in_it_is_a_secret() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
 from alert_scenes import alert_names
 from queries import Asked, asked, dashboards, fill, named_metrics, panels, recorded, rule_expressions, selectors
 from support.cases import each_case
@@ -35,7 +34,6 @@ CORE_PANELS = {"bargauge", "heatmap", "stat", "state-timeline", "table", "timese
 UNITS = {"cps", "currencyUSD", "dateTimeFromNow", "none", "bytes", "percentunit", "reqps", "s", "short", "suffix:x"}
 DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 FEWEST_WORDS = 4
-PROVISIONING = FOLDER.parent / "provisioning"
 
 
 def runbooks_of(panel: dict[str, Any]) -> set[str]:
@@ -56,9 +54,7 @@ def test_the_model_of_the_sdk_reads_and_writes_the_same(dashboard: dict[str, Any
     own = {"step", "tagKeys", "textFormat", "titleFormat", "useValueForTime"}  # which its model lacks
     marks = [{key: mark[key] for key in mark.keys() - own} for mark in dashboard["annotations"]["list"]]
     expected = [{key: panel[key] for key in panel.keys() - {"maxPerRow"}} for panel in dashboard["panels"]]
-
     again = json.loads(json.dumps(models.Dashboard.from_json(dashboard), cls=encoder.JSONEncoder))
-
     assert again == {**dashboard, "panels": expected, "annotations": {"list": marks}}
     # Grafana asks whether it is true, and a text is, whatever it says: a mark would stand at a second of 1970.
     assert [mark["useValueForTime"] for mark in dashboard["annotations"]["list"] if mark["useValueForTime"]] == []
@@ -98,7 +94,6 @@ def test_the_first_screen_tells_the_budget_since_when_and_which_segment() -> Non
     """A screen shows about 22 of Grafana's units."""
     quality = dashboards()["tracejudge-quality"]
     seen = {panel["title"]: panel for panel in quality["panels"] if sum(map(panel["gridPos"].get, "yh")) <= 22}
-
     (budget,) = (target["expr"] for target in seen["Error budget left"]["targets"])
     (since,) = (target["expr"] for target in seen["Dropped since"]["targets"])
     assert "tracejudge_quality_objective" in budget
@@ -136,7 +131,6 @@ def test_a_panel_says_what_it_shows_and_asks_the_chosen_prometheus(panel: dict[s
 def test_every_alert_is_explained_by_a_panel_or_is_in_the_list_of_all() -> None:
     """The list shows every alert; those that page are explained by a panel as well."""
     explained = {name for each in dashboards().values() for panel in panels(each) for name in runbooks_of(panel)}
-
     assert ALERTS - explained == {
         "TraceJudgeJudgeChanged",  # marked on the graphs
         "TraceJudgeObjectiveBurnMedium",  # as TraceJudgeObjectiveBurnFast
@@ -150,9 +144,7 @@ def test_thresholds_are_those_of_the_alerts() -> None:
     table = load()
     stream = msgspec.structs.replace(table.watcher.stream, bound=0.625)
     changed = msgspec.structs.replace(table, watcher=msgspec.structs.replace(table.watcher, stream=stream))
-
     made = json.loads(generate(changed)["tracejudge-pipeline.json"])
-
     fill = next(panel for panel in panels(made) if panel["title"] == "Stream is full to")
     assert fill["fieldConfig"]["defaults"]["thresholds"]["steps"][-1] == {"color": "red", "value": 0.625}
 
@@ -167,27 +159,11 @@ def test_runbooks_on_the_web_are_links() -> None:
     made = json.loads(
         generate(msgspec.structs.replace(load(), runbook_base="https://books"))["tracejudge-quality.json"]
     )
-
     links = [link for panel in panels(made) for link in panel.get("links") or ()]
     now = panels(made)[0]
     assert "https://books/endpoint-and-pipeline.md#tracejudgenoverdicts" in {link["url"] for link in links}
     assert '"https://books/cost.md#:~:text=$1"' in now["targets"][0]["expr"]
     assert "${__data.fields.runbook}" in json.dumps(now["fieldConfig"]["overrides"])
-
-
-def test_grafana_is_provisioned_with_what_dashboards_link_to() -> None:
-    sources = yaml.safe_load((PROVISIONING / "datasources" / "tracejudge.yaml").read_text(encoding="utf-8"))
-    by_uid = {each["uid"]: each for each in sources["datasources"]}
-    of_prometheus = by_uid["prometheus"]["jsonData"]
-
-    assert {uid for uid, each in by_uid.items() if each.get("isDefault")} == {"prometheus"}
-    assert of_prometheus["alertmanagerUid"] in by_uid
-    explore, jaeger = of_prometheus["exemplarTraceIdDestinations"]
-    assert explore == {"name": "trace_id", "datasourceUid": "traces"}
-    assert (jaeger["name"], jaeger["url"]) == ("trace_id", "http://localhost:16686/trace/$${__value.raw}")
-    assert by_uid["traces"]["type"] in {"jaeger", "tempo"}
-    providers = yaml.safe_load((PROVISIONING / "dashboards" / "tracejudge.yaml").read_text(encoding="utf-8"))
-    assert [(each["type"], each["allowUiUpdates"]) for each in providers["providers"]] == [("file", False)]
 
 
 @each_case("dashboard", ALL)
@@ -258,9 +234,7 @@ def test_what_is_asked_for_exists(window: str) -> None:
         "window": window,
         **dict.fromkeys(EVERYTHING | {"series", "graded", "__interval", "__range", "__rate_interval"}, "1m"),
     }
-
     names = {bare(name) for query in asked() for name in named_metrics(fill(query.expr, values))}
-
     assert names - metric_names == set()
     assert {bare(name) for expr in rule_expressions().values() for name in named_metrics(expr)} - metric_names == set()
 

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from itertools import pairwise
 from pathlib import Path
@@ -17,19 +17,21 @@ import click
 import httpx
 import pytest
 import yaml
-from aiohttp import web
 from chart import (
     CHART,
     CONFIG,
     EXAMPLES,
-    Objects,
+    Cluster,
     containers,
     everything,
+    hook,
     load_chart,
+    of_kind,
     pods,
     problems,
     project,
     rendered,
+    selected,
     settings,
     values_of,
     written,
@@ -37,7 +39,6 @@ from chart import (
 from queries import selectors
 from support.cases import each_case
 from support.lazy import Lazy
-from support.loopback import LoopbackServer
 from support.processes import Program, free_port, wait_until
 from support.tables import read_table
 
@@ -58,8 +59,7 @@ helm, helm_chart, helm_config = Lazy("helm_python"), Lazy("helm_python.chart"), 
 PATHS = {"/healthz", "/readyz", "/metrics"}
 PAGE = (FOLDER.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 GOOD = values_of("minimal")
-TOKENS = '[gateway.tokens.a]\ntoken_env = "A"\n[board]\ntoken_env = "B"\n'
-SCALED = {"all": {"scaling": {"enabled": True}}}
+TABLE = read_table(__file__, "chart")
 JUDGES = {"all": {"roles": ["ingest", "export", "monitor"]}, "judge": {"roles": ["judge"], "queues": ["a"]}}
 TWO_MODELS = (
     '[models.default]\nmodel = "a"\nbase_url = "http://x/v1"\n[models.b]\nmodel = "b"\nbase_url = "http://x/v1"\n'
@@ -69,10 +69,6 @@ METADATA = ("169.254.169.254", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200
 
 
 each_example = each_case("example", EXAMPLES)
-
-
-def of_kind(objects: Objects, kind: str) -> dict[str, dict[str, Any]]:
-    return {name: each for (names, name), each in objects.items() if names == kind}
 
 
 def test_thirteen_examples_are_valid_in_three_versions_of_kubernetes() -> None:
@@ -196,12 +192,6 @@ def test_every_role_and_queue_of_the_split_example_is_served(tmp_path: Path, mon
     assert served == make_app(ours).tracejudge_queues
 
 
-def selected(objects: Objects, selector: Mapping[str, Any]) -> set[str]:
-    """Name the Deployments whose pods a selector means."""
-    labels = {name: pod["metadata"]["labels"] for name, pod in pods(objects)}
-    return {name for name, has in labels.items() if selector["matchLabels"].items() <= has.items()}
-
-
 @each_example
 def test_each_deployment_selects_its_own_pods_and_mounts_what_there_is(example: str) -> None:
     objects = everything()[example]
@@ -242,14 +232,6 @@ def test_services_policies_and_monitors_lead_to_ports_of_pods(example: str) -> N
     # The rules ask for the job that the operator takes from this label.
     by = {entry["spec"]["jobLabel"] for entry in of_kind(objects, "PodMonitor").values()}
     assert {pod["metadata"]["labels"][label] for label in by for _, pod in pods(objects)} <= {load().job}
-
-
-def hook(example: str) -> dict[str, Any]:
-    """Render the pod of `helm test`."""
-    texts = load_chart().render(values_of(example), name="tracejudge").values()
-    (result,) = (text for text in texts if "helm.sh/hook" in text)
-    pod: dict[str, Any] = yaml.safe_load(result)
-    return pod
 
 
 @each_example
@@ -296,22 +278,7 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
         for metric, matchers in selectors(query):
             assert metric in {rule.full_name for rule in worker_metrics()}, query
             assert {"job=", "namespace="} <= set(re.findall(r"\w+=", matchers)), query
-    base = 'job="tracejudge",namespace="tracejudge",pod="tracejudge-worker-%s"'
-    busy, idle, other = base % "all-6c7d8-abcde", base % "all-6c7d8-fghij", base % "all-in-6c7d8-abcde"
-    series = {
-        f"tracejudge_stream_lag{{{busy}}}": 12_000,
-        f"tracejudge_stream_lag{{{idle}}}": 11_000,
-        f"tracejudge_batches_waiting{{{idle}}}": 250,
-        f'tracejudge_judge_in_flight{{judge_model="a",{busy}}}': 64,
-        f'tracejudge_judge_concurrency_limit{{judge_model="a",{busy}}}': 64,
-        f'tracejudge_judge_in_flight{{judge_model="b",{busy}}}': 1,
-        f'tracejudge_judge_concurrency_limit{{judge_model="b",{busy}}}': 8,
-        f'tracejudge_judge_in_flight{{judge_model="a",{idle}}}': 16,
-        f'tracejudge_judge_concurrency_limit{{judge_model="a",{idle}}}': 64,
-        f'tracejudge_judge_in_flight{{judge_model="a",{other}}}': 8,
-        f'tracejudge_judge_concurrency_limit{{judge_model="a",{other}}}': 8,
-    }
-    inputs = [{"series": name, "values": f"{value}x10"} for name, value in series.items()]
+    inputs = [{"series": name, "values": f"{value}x10"} for name, value in TABLE["triggers"].items()]
     moments = [
         {"expr": query, "eval_time": "5m", "exp_samples": [{"labels": "{}", "value": value}]}
         for query, value in zip(queries, (12_000, 250, 1.25), strict=True)
@@ -326,7 +293,7 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
     assert thresholds == [5_000, 100, 0.8]
 
 
-@each_case(("values", "says"), read_table(__file__, "chart_refusals"), ids=lambda value: str(value)[:80])
+@each_case(("values", "says"), TABLE["refusals"], ids=lambda value: str(value)[:80])
 def test_values_that_cannot_work_fail_with_a_sentence(values: dict[str, Any], says: str) -> None:
     fields = {**GOOD, **values}
     name = "a-release-with-a-long-name" if "too long" in says else "tracejudge"
@@ -348,25 +315,7 @@ def test_parts_may_run_elsewhere_and_addresses_may_be_settings() -> None:
 
 def test_a_deployment_has_variables_and_secrets_of_its_own_beside_those_of_all() -> None:
     """Names of Secrets may hold dots, be those of other volumes, and be given twice."""
-
-    def variable(name: str, value: str) -> dict[str, str]:
-        return {"name": name, "value": value}
-
-    def files(*fields: str) -> list[dict[str, str]]:
-        return [{"secret": name, "path": f"/{number}/{name}"} for number, name in enumerate(fields)]
-
-    made = rendered(
-        {
-            **GOOD,
-            "config": TOKENS,
-            "env": [variable("ALL", "all"), variable("LEVEL", "all")],
-            "secretFiles": files("tls.example.com", "config"),
-            "worker": {"env": [variable("KEY", "of-workers")], "secretFiles": files("keys", "keys")},
-            "workers": {"other": {"env": [variable("LEVEL", "other")]}},
-            "gateway": {"enabled": True, "env": [variable("LEVEL", "gateway")], "secretFiles": files("tmp")},
-            "board": {"enabled": True},
-        }
-    )
+    made = rendered({**GOOD, **TABLE["own"]})
     assert not [problem for each in made.values() for problem in problems(each)]
     values = {}
     for name, pod in pods(made):
@@ -384,15 +333,8 @@ def test_a_deployment_has_variables_and_secrets_of_its_own_beside_those_of_all()
             name
         )
         mounted = {path: volumes[volume] for path, volume in mounts.items() if volume in volumes}
-        values[name.removeprefix("tracejudge-")] = variables, mounted
-    shared = {"/0/tls.example.com": "tls.example.com", "/1/config": "config"}
-    keys = {"/0/keys": "keys", "/1/keys": "keys"}
-    assert values == {
-        "worker-all": ({"ALL": "all", "LEVEL": "all", "KEY": "of-workers"}, shared | keys),
-        "worker-other": ({"ALL": "all", "LEVEL": "other"}, shared | keys),
-        "gateway": ({"ALL": "all", "LEVEL": "gateway"}, shared | {"/0/tmp": "tmp"}),
-        "board": ({"ALL": "all", "LEVEL": "all"}, shared),
-    }
+        values[name.removeprefix("tracejudge-")] = [variables, mounted]
+    assert values == TABLE["own_expected"]
 
 
 def test_workers_of_some_partitions_are_scaled_by_their_own_gauges() -> None:
@@ -434,24 +376,7 @@ def test_parts_can_be_switched_off_and_all_on_at_once() -> None:
         specs = [pod["spec"]["securityContext"] for _, pod in pods(rendered({**GOOD, "user": user}))]
         assert {spec.get(name) for spec in specs for name in ("runAsUser", "runAsGroup", "fsGroup")} == user_ids
         assert all(spec["runAsNonRoot"] for spec in specs)
-    served = {"enabled": True, "ingress": {"enabled": True, "host": "a.example.com", "className": "nginx"}}
-    monitoring = dict.fromkeys(("podMonitor", "serviceMonitor", "rules", "dashboards"), True)
-    made = rendered(
-        {
-            **GOOD,
-            "broker": {"url": "amqps://rabbitmq:5671"},
-            "config": f'grace_s = "1.5m"\nmetrics_token_env = "A"\n{TOKENS}',
-            "files": {"canary.jsonl": "{}\n", "objectives.toml": "# none\n"},
-            "workers": SCALED,
-            "scaling": {"prometheus": "https://p", "authentication": "keda"},
-            "gateway": served,
-            "board": served,
-            "monitoring": {**monitoring, "tokenSecret": "a"},
-            "affinity": {"podAntiAffinity": {}},
-            "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
-            "extraVolumeMounts": [{"name": "models", "mountPath": "/models"}],
-        }
-    )
+    made = rendered({**GOOD, **TABLE["everything"]})
     assert not [problem for each in made.values() for problem in problems(each)]
     assert made[CONFIG]["data"].keys() == {"canary.jsonl", "objectives.toml", "tracejudge.toml"}
     assert {pod["spec"]["terminationGracePeriodSeconds"] for _, pod in pods(made)} == {115}
@@ -461,51 +386,13 @@ def test_parts_can_be_switched_off_and_all_on_at_once() -> None:
     } == {"a"}
 
 
-class Cluster(LoopbackServer):
-    """As much of an API server as `lookup` asks for: a ConfigMap of an installed release, with its annotations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.annotations: Mapping[str, str] = {}
-
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/{path:.*}", self._answer)]
-
-    @property
-    def kubeconfig(self) -> str:
-        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-        parts = {
-            "clusters": [{"cluster": {"server": self.root_url}, "name": "c"}],
-            "users": [{"name": "u", "user": {}}],
-        }
-        return json.dumps(
-            {"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [context], **parts}
-        )
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        about = {"metadata": {"name": CONFIG[1], "annotations": self.annotations}}
-        resources = [
-            {"name": f"{kind.lower()}s", "kind": kind, "namespaced": True, "singularName": "", "verbs": ["get", "list"]}
-            for kind in ("ConfigMap", "Secret")
-        ]
-        answers = {
-            "/version": {"major": "1", "minor": "33", "gitVersion": "v1.33.0"},
-            "/api": {"kind": "APIVersions", "versions": ["v1"]},
-            "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
-            "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": resources},
-            f"/api/v1/namespaces/judging/configmaps/{CONFIG[1]}": {"apiVersion": "v1", "kind": "ConfigMap", **about},
-        }
-        failure = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
-        return web.json_response(answers.get(request.path, failure), status=200 if request.path in answers else 404)
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster() as server:
         yield server
 
 
-@each_case(("layout", "version", "upgrade", "says"), read_table(__file__, "chart_upgrades"))
+@each_case(("layout", "version", "upgrade", "says"), TABLE["upgrades"])
 def test_an_upgrade_that_loses_data_or_skips_a_version_is_refused(
     layout: str, version: str, upgrade: dict[str, Any], says: str | None, cluster: Cluster
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from queries import Asked, asked, dashboards, fill, opened_values, panels
-from scraped import FINDING_S, MODEL, PANEL, PANEL_REASON, MetricsPage, Prometheus, Traffic, prometheus
+from scraped import FINDING_S, MODEL, PANEL, PANEL_REASON, Prometheus, Traffic, prometheus
 from test_runbooks import PARTS
 
 from deploy.rules.rule_files import generate
@@ -33,7 +33,7 @@ FOUND_NOTHING: Mapping[tuple[str, str, str], str] = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     folder = tmp_path_factory.mktemp("prometheus")
-    with MetricsPage(Traffic()) as page, prometheus(folder, generate(scale=SCALE), "1s") as server:
+    with Traffic() as page, prometheus(folder, generate(scale=SCALE), "1s") as server:
         server.watch(f"127.0.0.1:{page.port}")
         yield server
 
@@ -81,7 +81,6 @@ def test_each_query_finds_something(all_answers: Mapping[Asked, Any]) -> None:
 def test_every_rule_runs(server: Prometheus) -> None:
     """By now each has been asked many times; before that nobody knows how it is."""
     rules = server.rules()
-
     assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}
 
 
@@ -101,9 +100,7 @@ def test_panels_repeat_for_each_series(answers: Mapping[Asked, Any]) -> None:
     regex = next(each["regex"] for each in variables if each["name"] == "series").strip("/")
     query = next(query for query in answers if query.where == "variable series")
     texts = ["{" + ",".join(f'{k}="{v}"' for k, v in each["metric"].items()) + "} 1 2" for each in answers[query]]
-
     names = [match[1] for text in texts if (match := re.search(regex, text))]
-
     assert sorted(names) == [
         "shop / correctness / correctness / prod",
         "shop / facts_grounding / grounded / prod",
@@ -116,7 +113,6 @@ def test_panels_repeat_for_each_series(answers: Mapping[Asked, Any]) -> None:
 
 def test_a_panel_of_one_series_has_one_line_of_each_kind(answers: Mapping[Asked, Any]) -> None:
     of_the_series = {query.ref: answer for query, answer in answers.items() if query.where == "$series"}
-
     assert {ref: len(answer) for ref, answer in of_the_series.items()} == dict.fromkeys("ABCDEFGH", 1)
     lower, upper, passed = (float(of_the_series[ref][0]["values"][-1][1]) for ref in "ABC")
     assert 0 < lower < passed < upper < 1
@@ -129,7 +125,6 @@ def test_lines_of_a_panel_can_be_told_apart(answers: Mapping[Asked, Any]) -> Non
         for series in answer or () if query.legend not in ("", "__auto") else ():
             shown = re.sub(r"{{(\w+)}}", lambda label, of=series["metric"]: of.get(label[1], ""), query.legend)
             names.setdefault((query.dashboard, query.where), []).append(shown)
-
     assert names
     assert {where: results for where, results in names.items() if len(set(results)) < len(results)} == {}
 
@@ -148,7 +143,6 @@ def test_rows_of_a_table_bear_its_columns_alone(answers: Mapping[Asked, Any]) ->
         for series in (answer or () if (query.dashboard, query.where) in shown else ())
         for label in series["metric"].keys() - shown[query.dashboard, query.where]
     }
-
     assert shown
     assert beside == set()
 
@@ -168,7 +162,6 @@ def of_judge(server: Prometheus, judge: str) -> dict[tuple[str, str], Any]:
 def test_what_a_panel_says_is_not_added_to_what_its_members_say(server: Prometheus) -> None:
     """Those that judge correctness pass everything; only the panel of them fails, abstains and lacks a score."""
     result = of_judge(server, "correctness")
-
     ended = by_label(result["How verdicts ended", "A"], "outcome")
     assert {outcome for outcome, amount in ended.items() if amount} == {"pass"}
     assert by_label(result["Why there is no score", "A"], "reason").get(PANEL_REASON, 0) == 0
@@ -183,7 +176,6 @@ def test_what_a_panel_says_is_not_added_to_what_its_members_say(server: Promethe
 @pytest.mark.usefixtures("answers")
 def test_where_judge_models_are_told_apart_a_panel_is_one(server: Prometheus) -> None:
     result = of_judge(server, "correctness")
-
     for where in ("Every series", "Mean score", "Versions and models that judge", "Evaluations that ended"):
         assert PANEL in by_label(result[where, "A"], "judge_model"), where
     assert by_label(result["Disagreement of judge models", "A"], "metric") == {"disagreement": 1}
@@ -194,9 +186,7 @@ def test_bad_verdicts_point_to_their_traces(
     server: Prometheus, answers: Mapping[Asked, Any], panel: str, most: float
 ) -> None:
     query = next(query for query in answers if query.where.startswith(panel))
-
     series = server.exemplars(fill(query.expr, values(query.dashboard)), 60)
-
     points = [exemplar for each in series for exemplar in each["exemplars"]]
     assert points
     assert all(float(point["value"]) <= most and len(point["labels"]["trace_id"]) == 32 for point in points)
@@ -204,7 +194,6 @@ def test_bad_verdicts_point_to_their_traces(
 
 def test_a_changed_judge_is_marked_and_a_new_one_is_not(answers: Mapping[Asked, Any]) -> None:
     (result,) = (answer for query, answer in answers.items() if query.where == "annotation Judges that changed")
-
     assert [each["metric"] for each in result] == [{"judge": "correctness", "version": "b" * 8, "judge_model": MODEL}]
 
 
@@ -216,5 +205,4 @@ def test_variables_offer_what_there_is(server: Prometheus, answers: Mapping[Aske
         for query in answers
         if query.dashboard == "tracejudge-quality" and query.where in {"variable service", "variable judge"}
     }
-
     assert offered == {"service": ["shop"], "judge": ["correctness", "facts_grounding", "groundedness", "safety"]}

@@ -43,7 +43,6 @@ def test_a_service_that_is_bad_from_its_first_day_burns_its_budget(picture: Pict
         picture.look()
         told = picture.hear(FAST, "firing")
         picture.wait_silenced(SLOW, FALLING, by={FAST})
-
     # On a busy machine a quieter one may be told before. In which order messages come that are sent at the same time
     # nobody knows.
     heard = picture.heard()
@@ -94,7 +93,6 @@ def test_a_judge_that_gets_stricter_is_told_and_no_fall(picture: Picture) -> Non
         picture.look()
         for of, share in ((before, 1), (after, 0)):
             picture.wait_for(f'tracejudge_quality_share{{version="{of}", segment=""}} == {share}')
-
     assert picture.fired(FALLING) == {CHANGED}
     # It may be over already: an hour after the first verdict of the new version, which is a moment on a busy machine.
     heard = [alert.about for alert in picture.heard()]
@@ -126,7 +124,6 @@ def test_an_endpoint_that_dies_is_told(picture: Picture) -> None:
         told = picture.hear(CIRCUIT, "firing")
         picture.hear(NO_VERDICTS, "firing", FALLING)
         picture.hear(NO_VERDICTS, "firing", HEALTHY)
-
     assert sorted(alert.about for alert in picture.heard()) == [
         (CIRCUIT, "firing", ""),
         (NO_VERDICTS, "firing", HEALTHY),
@@ -154,7 +151,6 @@ def test_three_judgements_that_all_fail_raise_nothing(picture: Picture) -> None:
     for service, judgements in (("quiet", 2), ("new", 1)):
         series = f'tracejudge_quality_judgements{{service="{service}", segment=""}}'
         picture.wait_for(f"count({series} == {judgements}) == 3")
-
     # It is about to be with each scrape that a busy machine misses.
     raised = {each["labels"]["alertname"] for each in picture.prometheus.alerts()} - {MISSED}
     assert raised == set(), "neither firing nor about to"
@@ -175,7 +171,6 @@ def test_each_incident_is_one_message(picture: Picture, tmp_path: Path) -> None:
     for name, service in ((DROP, SHOP), (SAFETY, SHOP), (DRIFT, ""), (SILENT, QUIET)):
         picture.hear(name, "firing", service)
     picture.wait_silenced(BELOW, SHOP, by={DROP})
-
     told = sorted((*alert.about, alert.labels.get("judge", "")) for alert in picture.heard())
     assert told == [
         (DRIFT, "firing", "", "relevance_to_query"),

@@ -106,7 +106,6 @@ def silent(answers: Mapping[Asked, Any]) -> set[tuple[str, str, str]]:
 
 def test_the_shortest_window_at_this_pace_holds_four_scrapes() -> None:
     windows = re.findall(r"\[([0-9]+)ms[\]:]", "".join(generate(scale=SCALE).values()))
-
     assert min(map(int, windows)) >= 4 * SCRAPE_S * 1000
 
 

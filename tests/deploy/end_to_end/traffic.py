@@ -8,14 +8,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 from zlib import crc32
 
 import msgspec
 from support.otlp import OtlpReceiver, failing
 from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import free_port
-from support.replies import Behaviour, Call, Reply, answers_json, refuses
+from support.replies import Behaviour, Call, answers_json, refuses
+from support.tables import read_table
 from whole_picture import JUDGE_MODEL, Picture
 
 import tracejudge
@@ -28,9 +29,6 @@ from worker.core.config.settings import Settings
 from worker.features.canary.canary_file import Canary
 
 Opinion = Literal["bad", "unknown", "refusal"]
-_OPINIONS: Final[tuple[Opinion, ...]] = ("bad", "unknown", "refusal")
-_GOOD_GRADE: Final = 4
-_RATIONALE: Final = "Let's think step by step. It says so itself."
 
 
 def remark(judge: str, opinion: Opinion) -> str:
@@ -38,33 +36,23 @@ def remark(judge: str, opinion: Opinion) -> str:
     return f"For {judge} it is {opinion}."
 
 
-def asking(call: Call) -> str:
-    """Name the judge that asks: it is the name of the schema."""
-    name: str = call.body["response_format"]["json_schema"]["name"]
-    return name
-
-
 def reads(call: Call) -> Behaviour:
     """Answer in the form that is asked for, by what the answer says of itself."""
-    judge, material = asking(call), call.text()
-    opinion = next((each for each in _OPINIONS if remark(judge, each) in material), None)
-    return refuses() if opinion == "refusal" else _reply(_form(call), opinion)
-
-
-def _form(call: Call) -> dict[str, Any]:
-    properties: dict[str, Any] = call.body["response_format"]["json_schema"]["schema"]["properties"]
-    return properties
-
-
-def _reply(form: dict[str, Any], opinion: Opinion | None) -> Reply:
+    schema, material = call.body["response_format"]["json_schema"], call.text()
+    opinions: tuple[Opinion, ...] = get_args(Opinion)
+    # The name of the schema is that of the judge that asks.
+    opinion = next((each for each in opinions if remark(schema["name"], each) in material), None)
+    form = schema["schema"]["properties"]
+    if opinion == "refusal":
+        return refuses()
     if "sentences" in form:
         label = "unsupported" if opinion else "supported"
         line = {"sentence": "It.", "label": label, "rationale": "So.", "excerpt": "words that stand nowhere in it"}
         return answers_json({"sentences": [line]})
     if "score" in form:
-        return answers_json({"justification": "It says so itself.", "score": 1 if opinion else _GOOD_GRADE})
+        return answers_json({"justification": "It says so itself.", "score": 1 if opinion else 4})
     result = {"bad": "no", "unknown": "unknown", None: "yes"}[opinion]
-    return answers_json({"rationale": _RATIONALE, "result": result})
+    return answers_json({"rationale": "Let's think step by step. It says so itself.", "result": result})
 
 
 # --- services ---
@@ -121,79 +109,32 @@ class BusyServices:
 # --- all kinds of traffic at once: what scores, what has no score, what is lost or refused, and what comes late ---
 
 SERVICE: Final = "shop"
-_UNRULED: Final = "unruled"
-_LATE: Final = "clerk"
-_EACH_PER_S: Final = 10
-_FLAWS: Final[Flaws] = {
-    ("safety", "bad"): 0.02,
-    ("faithfulness", "bad"): 0.2,
-    ("groundedness", "unknown"): 0.1,
-    ("groundedness", "refusal"): 0.07,
-}
 
 
 @contextmanager
 def motley(picture: Picture) -> Iterator[Worker]:
     """Run a worker that judges the traffic until the block ends."""
+    table = read_table(__file__, "motley")
+    for name, model in table["settings"]["models"].items():
+        if model.get("provider") == "openai":
+            away = f"http://127.0.0.1:{free_port()}/v1"
+            model["base_url"] = away if name == "away" else picture.endpoint.base_url
     with (
         OtlpReceiver(failing(400)) as receiver,
-        BusyServices(picture.pipeline, SERVICE, _UNRULED, each_per_s=_EACH_PER_S) as services,
+        BusyServices(picture.pipeline, SERVICE, "unruled") as services,
     ):
-        services.turn(SERVICE, _FLAWS)
-        worker = picture.watch(**_settings(picture), otlp_endpoint=receiver.endpoint)
-        _complain_late()
-        _write_by_hand(picture)
+        services.turn(SERVICE, {(judge, opinion): share for judge, opinion, share in table["flaws"]})
+        worker = picture.watch(**table["settings"], otlp_endpoint=receiver.endpoint)
+        # A trace that no rule chooses until its user is heard.
+        trace = call(0, "clerk", {})
+        tracejudge.publish(trace)
+        tracejudge.feedback(trace.trace_id, score=-1)
+        # What the SDK would not write: no JSON, a field that nobody knows, and losses of another producer.
+        for fields in table["by_hand"]:
+            picture.pipeline.add(
+                **{name: each if isinstance(each, str) else json.dumps(each) for name, each in fields.items()}
+            )
         yield worker
-
-
-def _settings(picture: Picture) -> dict[str, Any]:
-    usual = {"provider": "openai", "base_url": picture.endpoint.base_url, "model": JUDGE_MODEL}
-    return {
-        "models": {
-            "default": usual | {"price": {"input": 0.4, "output": 1.6}},
-            "second": usual | {"model": "judge-2"},
-            "plain": {"provider": "lexical"},
-            "away": usual | {"base_url": f"http://127.0.0.1:{free_port()}/v1", "model": "judge-away"},
-        },
-        "rules": [
-            _rule("all", "safety", "groundedness", "facts_grounding"),
-            _rule("half", "faithfulness", rate=0.5),
-            _rule("panel", "relevance_to_query", model=["default", "second"], combine="majority", rate=0.3),
-            _rule("whole traces", "steps", model="plain", rate=0.3),
-            _rule("given up", "correctness", model="away", rate=0.2),
-            _rule("complaints", "safety", where={"service": _LATE}, rate=0, always=["negative_feedback"]),
-        ],
-        "judges": {"steps": {"instructions": "Did every step of {{ trace }} end well?"}},
-        "give_up_after": "1s",
-        "late_feedback_wait": 0.5,
-    }
-
-
-def _rule(name: str, *judges: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "where": {"service": SERVICE}, "judges": judges, **more}
-
-
-def _complain_late() -> None:
-    """Publish a trace that no rule chooses until its user is heard."""
-    trace = call(0, _LATE, {})
-    tracejudge.publish(trace)
-    tracejudge.feedback(trace.trace_id, score=-1)
-
-
-def _write_by_hand(picture: Picture) -> None:
-    """Write what the SDK would not: no JSON, a field that nobody knows, and losses of another producer."""
-    defaults = {"trace_id": "f" * 32, "service": SERVICE, "environment": ENVIRONMENT, "output": "By hand."}
-    report = {
-        "producer": "other",
-        "seq": 1,
-        "service": SERVICE,
-        "published": 5,
-        "accepted": 4,
-        "dropped": {"too_large": 1},
-    }
-    picture.pipeline.add(v="1", t="no JSON")
-    picture.pipeline.add(v="1", t=json.dumps(defaults | {"mood": "fine"}))
-    picture.pipeline.add(v="1", r=json.dumps(report))
 
 
 # --- weeks of judged traffic in the form of the monitor ---
