@@ -58,10 +58,12 @@ def answers(all_answers: Mapping[Asked, Any]) -> dict[Asked, Any]:
     return {query: answer for query, answer in all_answers.items() if query.where != "runbook"}
 
 
-def ask(server: Prometheus, query: Asked, at: float | None = None, **chosen: str | Sequence[str]) -> Any:
+def ask(
+    server: Prometheus, query: Asked, at: float | None = None, seconds: float = 60, **chosen: str | Sequence[str]
+) -> Any:
     """Ask with everything chosen, unless a variable is given."""
     expr = fill(query.expr, {**values(query.dashboard), **chosen})
-    return server.query(expr, at) if query.now else server.query_range(expr, 60, at=at)
+    return server.query(expr, at) if query.now else server.query_range(expr, seconds, at=at)
 
 
 def values(uid: str) -> dict[str, str]:
@@ -87,9 +89,9 @@ def test_every_rule_runs(server: Prometheus) -> None:
 def test_each_window_one_value_and_several_can_be_chosen(server: Prometheus, answers: Mapping[Asked, Any]) -> None:
     for window in ("30m", "6h", "3d"):
         for query in answers:
-            ask(server, query, window=window)
+            ask(server, query, seconds=3, window=window)
     for chosen in ({"service": "shop", "judge": "safety", "judge_model": MODEL}, {"judge": ["safety", "groundedness"]}):
-        by_query = {query: ask(server, query, **chosen) for query in answers}
+        by_query = {query: ask(server, query, seconds=3, **chosen) for query in answers}
         silent = {query.where for query, answer in by_query.items() if not answer and answers[query]}
         assert not silent & {"What fires now", "annotation Quality alerts"}
 
@@ -155,7 +157,8 @@ def by_label(answer: Any, label: str) -> dict[str, float]:
 def of_judge(server: Prometheus, judge: str) -> dict[tuple[str, str], Any]:
     """Ask what is shown of one judge at one moment, by panel and query; all that was scraped by then is in by now."""
     at = time.time() - 2
-    return {(query.where, query.ref): ask(server, query, at, judge=judge) for query in asked() if query.where[0] != "$"}
+    queries = [query for query in asked() if query.where[0] != "$"]
+    return {(query.where, query.ref): ask(server, query, at, 3, judge=judge) for query in queries}
 
 
 @pytest.mark.usefixtures("answers")
