@@ -189,7 +189,10 @@ def play(
     alerts = alert_names(rules)
     if prefix := os.environ.get("TRACEJUDGE_ONE_ALERT"):
         alerts = [alert for alert in alerts if alert.startswith(prefix)]
-        played = [scene for scene in played if any(set(alerts) & set(names) for names in _tested(scene))]
+        tested = [
+            {name for moment in scene.moments for names in moment.kinds.values() for name in names} for scene in played
+        ]
+        played = [scene for scene, names in zip(played, tested, strict=True) if names & {*alerts}]
         rules = [_only(path, alerts, folder) for path in rules]
     firing: dict[tuple[str, int], list[Alert]] = defaultdict(list)
     for every in {scene.every for scene in played} if alerts else ():
@@ -233,11 +236,6 @@ def _group(scene: Scene, alerts: Sequence[str]) -> dict[str, Any]:
         "input_series": scene.series,
         "alert_rule_test": tests,
     }
-
-
-def _tested(scene: Scene) -> Iterator[list[str]]:
-    for moment in scene.moments:
-        yield from moment.kinds.values()
 
 
 def _only(path: Path, alerts: Sequence[str], folder: Path) -> Path:

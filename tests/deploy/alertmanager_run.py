@@ -40,7 +40,7 @@ def find_program(*names: str) -> str:
     if executable:
         return executable
     if os.environ.get("CI") == "true":
-        pytest.fail(f"no {names[0]}: install the package prometheus-alertmanager")
+        pytest.fail(f"no {names[0]}: install the packages prometheus and prometheus-alertmanager")
     pytest.skip(f"no {names[0]}")
 
 

@@ -124,9 +124,8 @@ def test_redis_keeps_what_it_confirmed_and_is_not_healthy_while_it_answers_with_
         ended = [subprocess.run(asked, capture_output=True, check=False).returncode]
         redis.config_set("requirepass", "other")
         ended += [subprocess.run(asked, capture_output=True, check=False).returncode]
-    values = [kept[name] for name in (b"appendonly", b"appendfsync", b"maxmemory-policy")]
-    assert values == [b"yes", b"everysec", b"noeviction"]
-    assert int(kept[b"maxmemory"]) > Settings().max_stream_bytes * 2
+    assert (kept["appendonly"], kept["appendfsync"], kept["maxmemory-policy"]) == ("yes", "everysec", "noeviction")
+    assert int(kept["maxmemory"]) > Settings().max_stream_bytes * 2
     assert (ended[0], ended[1] > 0) == (0, True)
 
 
