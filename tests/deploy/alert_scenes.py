@@ -81,7 +81,7 @@ def _input_series(row: Mapping[str, Any]) -> list[dict[str, str]]:
     worlds += [world if isinstance(world, dict) else {"name": world} for world in row.get("worlds", ())]
     texts = [(_TABLE["worlds"][world["name"]], world) for world in worlds] + [({"series": row.get("series", "")}, {})]
     for world, arguments in texts:
-        for line in _filled(world["series"], {**world, **arguments}).strip().splitlines():
+        for line in _filled(world["series"], {**world, **arguments}).replace("\\\n", "").strip().splitlines():
             name, labels, values = line.partition("{")[0], dict(_LABEL.findall(line)), line.rpartition("} ")[2]
             pairs = ", ".join(f'{label}="{value}"' for label, value in labels.items())
             selector = f"{'' if line.startswith(_OTHERS) else 'tracejudge_'}{name}{{{pairs}}}"

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from chart import project
 from compose_file import DEPLOY, addresses, mounts, ports, read_yaml, services
 from redis import Redis
 from support.cases import each_case
@@ -66,8 +66,7 @@ def test_the_services_are_those_that_were_meant() -> None:
     """Our own image bears the version of the distribution. One service builds it, and the others come after that."""
     assert set(services()) == set(LISTENS)
     assert {name for name, service in services().items() if "profiles" in service} == {"traffic"}
-    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    image = f"tracejudge-worker:{project['version']}"
+    image = f"tracejudge-worker:{project()['version']}"
     assert {name for name, service in services().items() if service["image"] == image} == OWN
     assert "build" in services()["worker"]
     for name in OWN:

@@ -187,15 +187,10 @@ def test_the_guide_describes_the_first_screen_and_every_row(dashboard: dict[str,
 
 # --- metrics ---
 
+SLOPES = {f"tracejudge_quality_slope_{part}" for part in ("lower", "upper", "since_seconds")}
 UNUSED = {
     "tracejudge_quality_corrected_window_seconds": "says what the corrected share is about; docs/statistics.md",
-    **dict.fromkeys(
-        (
-            "tracejudge_quality_least_drop",
-            *(f"tracejudge_quality_slope_{part}" for part in ("lower", "upper", "since_seconds")),
-        ),
-        "in the texts of alerts",
-    ),
+    **dict.fromkeys({"tracejudge_quality_least_drop", *SLOPES}, "in the texts of alerts"),
     "tracejudge_verdict_weight_squared_total": "for intervals where no monitor runs: docs/reference/metrics.md",
 }
 """Metrics that neither a rule nor a dashboard asks for, and why."""

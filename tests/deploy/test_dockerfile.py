@@ -7,14 +7,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from chart import load_chart
+from chart import load_chart, project
 from compose_file import services
 from dockerfile import Image, Instruction, build, is_ignored, read
 from packaging.requirements import Requirement
@@ -45,10 +44,6 @@ def all_of(name: str) -> list[Instruction]:
 
 def last(name: str) -> Instruction:
     return all_of(name)[-1]
-
-
-def project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def pinned() -> set[str]:

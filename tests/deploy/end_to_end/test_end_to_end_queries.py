@@ -34,22 +34,12 @@ MOSTLY_SILENT_QUERIES: Final[Mapping[tuple[str, str, str], str]] = {
 }
 """Queries that may find something where the machine is busy, and why."""
 
-LATER: Final = tuple(
-    f"tracejudge_{name}"
-    for name in (
-        *("quality_baseline", "quality_drop", "quality_incident", "quality_silent", "quality_corrected"),
-        *("quality_objective", "quality_below", "safety_incident", "judge_canary", "judge_flip", "judge_kappa"),
-        *(
-            "budget_",
-            "cascade_",
-            "export_parked",
-            "quality_lowest",
-            "quality_highest",
-            "quality_least_drop",
-            "quality_slope",
-        ),
-    )
-)
+_LATER: Final = """
+budget_ cascade_ export_parked judge_canary judge_flip judge_kappa quality_baseline quality_below quality_corrected
+quality_drop quality_highest quality_incident quality_least_drop quality_lowest quality_objective quality_silent
+quality_slope safety_incident
+"""
+LATER: Final = tuple(f"tracejudge_{name}" for name in _LATER.split())
 """How gauges begin that need days of verdicts, objectives, labels, a canary, a second model, a cascade or a budget.
 
 Their queries are asked of served gauges in test_queries.
