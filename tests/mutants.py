@@ -84,7 +84,7 @@ PARTS: Final = {
 }
 """The sources of each part, as patterns of files; each pattern matches at least one."""
 _ALERTS: Final = 60
-_TESTS_OF_ALERTS: Final = "tests/deploy/test_quality_alerts.py tests/deploy/test_watcher_alerts.py"
+_TESTS_OF_ALERTS: Final = "tests/deploy/test_alerts.py::test_scenes"
 
 
 class Mutant(NamedTuple):

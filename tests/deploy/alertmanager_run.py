@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from aiohttp import web
-from expected import RUNBOOKS
+from alert_scenes import RUNBOOKS
 from support.loopback import LoopbackServer
 from support.processes import wait_until
 
@@ -40,7 +40,7 @@ def find_program(*names: str) -> str:
     if executable:
         return executable
     if os.environ.get("CI") == "true":
-        pytest.fail(f"no {names[0]}: install the package prometheus-alertmanager")
+        pytest.fail(f"no {names[0]}: install the packages prometheus and prometheus-alertmanager")
     pytest.skip(f"no {names[0]}")
 
 
@@ -54,11 +54,6 @@ class Message(NamedTuple):
     def attachment(self) -> Mapping[str, Any]:
         (only,) = self.body["attachments"]
         return only
-
-    @property
-    def alerts(self) -> list[tuple[str, str]]:
-        """Names and states of the alerts in a message of the webhook's form."""
-        return [(alert["labels"]["alertname"], alert["status"]) for alert in self.body["alerts"]]
 
 
 class Inbox(LoopbackServer):
@@ -90,19 +85,12 @@ class Inbox(LoopbackServer):
         wait_until(lambda: len(self.messages(receiver)) >= count, what=f"{count} messages for {receiver}")
         return self.messages(receiver)
 
-    def wait_for_titled(self, receiver: str, part: str) -> Message:
+    def wait_for_titled(self, receiver: str, part: str, field: str = "title") -> Message:
         """Wait for a message by a part of its title: alerts that come together may miss the group's first message."""
-        return self._wait_for_part(receiver, "title", part)
-
-    def wait_for_said(self, receiver: str, part: str) -> Message:
-        """Wait for a message by a part of its text."""
-        return self._wait_for_part(receiver, "text", part)
-
-    def _wait_for_part(self, receiver: str, field: str, part: str) -> Message:
-        def values() -> list[Message]:
-            return [message for message in self.messages(receiver) if part in message.attachment[field]]
-
-        return wait_until(values, what=f"{part} for {receiver}")[0]
+        return wait_until(
+            lambda: [message for message in self.messages(receiver) if part in message.attachment[field]],
+            what=f"{part} for {receiver}",
+        )[0]
 
     async def _take(self, request: web.Request) -> web.Response:
         message = Message(request.match_info["receiver"], json.loads(await request.read()))
@@ -146,8 +134,20 @@ def running(folder: Path) -> Iterator[Alertmanager]:
     program = find_program("prometheus-alertmanager", "alertmanager")
     with Inbox() as inbox, httpx.Client(timeout=60, trust_env=False) as client, (folder / "log").open("wb") as log:
         shutil.copytree(FOLDER, folder / "etc")
-        (folder / "etc" / CONFIG.name).write_text(_hurried(CONFIG.read_text(encoding="utf-8"), inbox.root_url))
-        process = subprocess.Popen([program, *_flags(folder)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        config = CONFIG.read_text(encoding="utf-8")
+        assert INBOX in config
+        config = re.sub(r"group_wait: \w+", "group_wait: 300ms", config).replace(INBOX, inbox.root_url)
+        config = re.sub(r"group_interval: \w+", "group_interval: 500ms", config)
+        (folder / "etc" / CONFIG.name).write_text(config)
+        command = [
+            program,
+            f"--config.file={folder / 'etc' / CONFIG.name}",
+            f"--storage.path={folder / 'data'}",
+            "--web.listen-address=127.0.0.1:0",
+            "--web.external-url=http://localhost:9093",
+            "--cluster.listen-address=",
+        ]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             alertmanager = Alertmanager(listening_url(process, folder / "log"), inbox, client)
             inbox.failures = alertmanager.failures
@@ -177,12 +177,6 @@ def alert(name: str, severity: str, kind: str, /, *, over: bool = False, **label
     return made | ({"endsAt": f"{DAY}T04:20:00Z"} if over else {})
 
 
-def _hurried(config: str, inbox: str) -> str:
-    assert INBOX in config
-    config = re.sub(r"group_wait: \w+", "group_wait: 300ms", config)
-    return re.sub(r"group_interval: \w+", "group_interval: 500ms", config).replace(INBOX, inbox)
-
-
 def listening_url(process: "subprocess.Popen[bytes]", log: Path) -> str:
     """Read the address of Alertmanager or Prometheus from its log: with port 0 it chooses a free one."""
 
@@ -194,13 +188,3 @@ def listening_url(process: "subprocess.Popen[bytes]", log: Path) -> str:
     result = wait_until(listens, what="the program to listen")
     assert result
     return f"http://{result[1]}"
-
-
-def _flags(folder: Path) -> Sequence[str]:
-    return (
-        f"--config.file={folder / 'etc' / CONFIG.name}",
-        f"--storage.path={folder / 'data'}",
-        "--web.listen-address=127.0.0.1:0",
-        "--web.external-url=http://localhost:9093",
-        "--cluster.listen-address=",
-    )

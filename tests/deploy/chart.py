@@ -11,30 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from aiohttp import web
 from referencing import Registry, Resource
 from support.lazy import Lazy
+from support.loopback import LoopbackServer
 
 from deploy.rules.alert_settings import FOLDER
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
-
-__all__ = [
-    "CHART",
-    "CONFIG",
-    "EXAMPLES",
-    "VERSIONS",
-    "Objects",
-    "containers",
-    "everything",
-    "load_chart",
-    "pods",
-    "problems",
-    "project",
-    "rendered",
-    "settings",
-    "values_of",
-    "written",
-]
 
 helm, jsonschema = Lazy("helm_python.chart"), Lazy("jsonschema")
 VERSIONS = ("1.29.0", "1.33.0", "1.37.0")
@@ -159,3 +143,59 @@ def _definitions(version: str) -> "Registry[Any]":
 def project() -> dict[str, Any]:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)["project"]
+
+
+def of_kind(objects: Objects, kind: str) -> dict[str, dict[str, Any]]:
+    return {name: each for (names, name), each in objects.items() if names == kind}
+
+
+def selected(objects: Objects, selector: Mapping[str, Any]) -> set[str]:
+    """Name the Deployments whose pods a selector means."""
+    labels = {name: pod["metadata"]["labels"] for name, pod in pods(objects)}
+    return {name for name, has in labels.items() if selector["matchLabels"].items() <= has.items()}
+
+
+def hook(example: str) -> dict[str, Any]:
+    """Render the pod of `helm test`."""
+    texts = load_chart().render(values_of(example), name="tracejudge").values()
+    (result,) = (text for text in texts if "helm.sh/hook" in text)
+    pod: dict[str, Any] = yaml.safe_load(result)
+    return pod
+
+
+class Cluster(LoopbackServer):
+    """As much of an API server as `lookup` asks for: a ConfigMap of an installed release, with its annotations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.annotations: Mapping[str, str] = {}
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/{path:.*}", self._answer)]
+
+    @property
+    def kubeconfig(self) -> str:
+        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+        parts = {
+            "clusters": [{"cluster": {"server": self.root_url}, "name": "c"}],
+            "users": [{"name": "u", "user": {}}],
+        }
+        return json.dumps(
+            {"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [context], **parts}
+        )
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        about = {"metadata": {"name": CONFIG[1], "annotations": self.annotations}}
+        resources = [
+            {"name": f"{kind.lower()}s", "kind": kind, "namespaced": True, "singularName": "", "verbs": ["get", "list"]}
+            for kind in ("ConfigMap", "Secret")
+        ]
+        answers = {
+            "/version": {"major": "1", "minor": "33", "gitVersion": "v1.33.0"},
+            "/api": {"kind": "APIVersions", "versions": ["v1"]},
+            "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+            "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": resources},
+            f"/api/v1/namespaces/judging/configmaps/{CONFIG[1]}": {"apiVersion": "v1", "kind": "ConfigMap", **about},
+        }
+        failure = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+        return web.json_response(answers.get(request.path, failure), status=200 if request.path in answers else 404)

@@ -1,12 +1,9 @@
 """promtool, the real one: Debian's package `prometheus` has it."""
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
-
-from deploy.rules.rule_files import FOLDER as RULES
+from alertmanager_run import find_program
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,16 +16,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
-    """Skip at home without it, fail in CI: there its absence would hide that no rule was tested."""
-    path = shutil.which("promtool", path=f"{os.environ.get('PATH', '')}:/usr/bin")
-    if path:
-        return path
-    if os.environ.get("CI") == "true":
-        pytest.fail("no promtool: install the package prometheus")
-    pytest.skip("no promtool")
-
-
-@pytest.fixture(scope="session")
-def rules() -> Path:
-    """The committed files."""
-    return RULES
+    return find_program("promtool")

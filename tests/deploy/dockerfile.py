@@ -12,15 +12,17 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import ZipFile
 
-from repacked_wheels import repack
+from packaging.requirements import Requirement
 
-__all__ = ["Image", "Instruction", "build", "is_ignored", "read"]
-
+# What an installer adds, and what is written for the place it installed to.
+_NOT_IN_A_WHEEL = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
 _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
@@ -89,7 +91,7 @@ def build(file: Path, context: Path, root: Path) -> Image:
     pip = root / "base" / "bin" / "pip"
     pip.write_text(f'#!/bin/sh\nexec {sys.executable} -m pip --python {root}/base/bin/python "$@"\n')
     pip.chmod(0o755)
-    repack(root / "wheels", "tracejudge-worker", "setuptools")
+    _repack(root / "wheels", "tracejudge-worker", "setuptools")
     ignored = [line for line in _lines(file.with_name(f"{file.name}.dockerignore")) if not line.startswith("#")]
     image = Image(root)
     for instruction in read(file):
@@ -173,3 +175,46 @@ def _fits(name: str, pattern: str) -> bool:
 
 def _lines(path: Path) -> list[str]:
     return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+# --- what is installed here, packed as wheels again: the pins are the image's, and pip needs no index for them ---
+
+
+def _repack(folder: Path, *names: str) -> None:
+    """Pack distributions and all they require, as far as they are here and not of this checkout."""
+    folder.mkdir()
+    for result in _with_required(names):
+        if result.read_text("direct_url.json") is None:
+            _pack(result, folder)
+
+
+def _with_required(names: Iterable[str]) -> Iterable[Distribution]:
+    distributions: dict[str, Distribution] = {}
+    asked, seen = [(name, "") for name in names], set[tuple[str, str]]()
+    while asked:
+        name, extra = asked.pop()
+        if (name, extra) not in seen:
+            seen.add((name, extra))
+            distributions[name] = distribution(name)
+            asked += _required(distributions[name], extra)
+    return distributions.values()
+
+
+def _required(distributions: Distribution, extra: str) -> Iterator[tuple[str, str]]:
+    """Name what an extra requires here, or without one the distribution itself; each with the extras it wants of it."""
+    for requirement in map(Requirement, distributions.requires or ()):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            yield from ((requirement.name, each) for each in ("", *requirement.extras))
+
+
+def _pack(distributions: Distribution, folder: Path) -> None:
+    """Write a wheel that is not compressed, under any of its tags; scripts are made anew from the entry points."""
+    tag = re.findall(r"^Tag: (\S+)$", distributions.read_text("WHEEL") or "", re.MULTILINE)[-1]
+    name = re.sub(r"[-_.]+", "_", distributions.name)
+    files = [file for file in distributions.files or () if ".." not in file.parts and file.suffix != ".pyc"]
+    (record,) = (str(file) for file in files if file.name == "RECORD" and len(file.parts) == 2)
+    kept = [file for file in files if file.name not in _NOT_IN_A_WHEEL]
+    with ZipFile(folder / f"{name}-{distributions.version}-{tag}.whl", "w") as wheel:
+        for file in kept:
+            wheel.write(file.locate(), str(file))
+        wheel.writestr(record, "".join(f"{file},,\n" for file in [*kept, record]))

@@ -3,14 +3,12 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from deploy.dashboards.grafana import FOLDER
-
-__all__ = ["Asked", "asked", "dashboards", "fill", "named_metrics", "panels", "rule_expressions", "selectors"]
+from deploy.rules.rule_files import FOLDER as RULES
 
 _SELECTOR = re.compile(r"\b(tracejudge[_:][a-zA-Z0-9_:]+(?:\$window)?)(\{[^}]*\})?")
 _QUERY_RESULT = re.compile(r"query_result\((.*)\)", re.DOTALL)
@@ -34,9 +32,9 @@ class Asked(NamedTuple):
     legend: str = ""
 
 
-def dashboards(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
+def dashboards() -> dict[str, dict[str, Any]]:
     """Read them, by uid."""
-    read = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    read = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))]
     return {dashboard["uid"]: dashboard for dashboard in read}
 
 
@@ -46,15 +44,31 @@ def panels(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [panel for panel in listed if panel["type"] != "row"]
 
 
-def asked(folder: Path = FOLDER) -> list[Asked]:
+def asked() -> list[Asked]:
     """Return every query of all dashboards as written: those of panels, annotations and variables."""
-    return [query for uid, dashboard in dashboards(folder).items() for query in _of(uid, dashboard)]
+    return [query for uid, dashboard in dashboards().items() for query in _of(uid, dashboard)]
 
 
-def rule_expressions(folder: Path) -> dict[str, str]:
+def opened_values(uid: str, series: str, interval: str) -> dict[str, str]:
+    """Return the values of variables when a dashboard opens, with everything chosen; one panel repeats for a series."""
+    values = {"__range": "5m", "__interval": interval, "__rate_interval": interval, "series": series, "graded": ".+"}
+    for variable in dashboards()[uid]["templating"]["list"]:
+        if variable["type"] == "custom":
+            values[variable["name"]] = variable["current"]["value"]
+        elif variable.get("allValue"):
+            values[variable["name"]] = variable["allValue"]
+    return values
+
+
+def recorded() -> set[str]:
+    """Return the names of the recorded series, the last part of the names of their rules."""
+    return {f"tracejudge:{key.split(':tracejudge:', 1)[1]}" for key in rule_expressions() if ":tracejudge:" in key}
+
+
+def rule_expressions() -> dict[str, str]:
     """Return the expressions of all rules by file, place and name."""
     values: dict[str, str] = {}
-    for path in sorted(folder.glob("*.yaml")):
+    for path in sorted(RULES.glob("*.yaml")):
         for group in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]:
             for place, rule in enumerate(group["rules"]):
                 name = rule.get("record") or rule["alert"]

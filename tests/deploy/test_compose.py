@@ -1,17 +1,24 @@
-"""compose.yaml and the files it mounts, against the code and against each other."""
+"""compose.yaml and the files it mounts, against the code and each other; and its programs, as far as they are here."""
 
+import json
 import re
 import shutil
+import signal
 import subprocess
-import tomllib
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
+from chart import project
 from compose_file import DEPLOY, addresses, mounts, ports, read_yaml, services
 from redis import Redis
 from support.cases import each_case
+from support.otlp import OtlpReceiver, failing
+from support.processes import Program, free_port, wait_until
 from support.redis_kinds import TunedRedis
 
 from judges.core.faults import first_raised
@@ -41,89 +48,55 @@ LISTENS = {
 }
 ELSEWHERE = {4320: 4318}  # the gateway's port is the collector's too
 SECONDS = {"s": 1, "m": 60}
-
-
-def named() -> Any:
-    return pytest.mark.parametrize("name", services())
+TRAFFIC = DEPLOY / "traffic.py"
+INBOX = DEPLOY / "inbox.py"
+SERVICES = {"support-bot", "code-helper", "summariser"}
+PROGRAMS = {  # of services: where it is on this machine, what gives it a port of its own, and the paths of its image
+    "redis": ("redis-server", ["--port", "{6379}", "--dir", "/data"], {"/data"}),
+    "prometheus": ("prometheus", ["--web.listen-address=127.0.0.1:{9090}"], {"/etc/prometheus", "/prometheus"}),
+    "alertmanager": (
+        "prometheus-alertmanager",
+        ["--web.listen-address=127.0.0.1:{9093}"],
+        {"/etc/alertmanager", "/alertmanager"},
+    ),
+}
 
 
 def test_the_services_are_those_that_were_meant() -> None:
+    """Our own image bears the version of the distribution. One service builds it, and the others come after that."""
     assert set(services()) == set(LISTENS)
     assert {name for name, service in services().items() if "profiles" in service} == {"traffic"}
+    image = f"tracejudge-worker:{project()['version']}"
+    assert {name for name, service in services().items() if service["image"] == image} == OWN
+    assert "build" in services()["worker"]
+    for name in OWN:
+        assert services()[name]["pull_policy"] == "never"
+        assert name == "worker" or "worker" in services()[name]["depends_on"]
 
 
-@named()
-def test_images_are_pinned_and_name_no_registry(name: str) -> None:
-    image, version = services()[name]["image"].partition("@")[0].split(":")
+@each_case("name", services())
+def test_a_service_has_few_rights_and_names_what_exists(name: str) -> None:
+    """It writes to volumes alone, its ports are open to this machine alone, and it says how it is."""
+    service, volumes = services()[name], read_yaml("compose.yaml")["volumes"]
+    image, version = service["image"].partition("@")[0].split(":")
     assert re.fullmatch(r"v?\d+\.\d+\.\d+(-alpine|\.dev\d+)?", version)
-    assert "." not in image.split("/")[0]
-
-
-def test_our_own_image_bears_the_version_of_the_distribution() -> None:
-    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    own = {
-        name for name, service in services().items() if service["image"] == f"tracejudge-worker:{project['version']}"
-    }
-    assert own == OWN
-
-
-@named()
-def test_ports_are_open_to_this_machine_alone_and_lead_to_where_the_service_listens(name: str) -> None:
-    published = ports(services()[name])
+    assert "." not in image.split("/")[0], "a registry"
+    published = ports(service)
     assert set(published.values()) <= LISTENS[name]
     assert all(inner == ELSEWHERE.get(outer, outer) for outer, inner in published.items())
-
-
-def test_no_port_of_this_machine_is_published_twice() -> None:
-    published = [port for service in services().values() for port in ports(service)]
-    assert len(published) == len(set(published))
-
-
-def test_ports_are_the_codes_defaults() -> None:
-    assert ports(services()["worker"]) == {Settings().metrics_port: Settings().metrics_port}
-    assert list(ports(services()["redis"])) == [urlsplit(Settings().redis_url).port]
-
-
-@named()
-def test_what_is_mounted_exists_and_is_read_only(name: str) -> None:
-    for mount in mounts(services()[name]):
-        assert mount.source.exists(), mount
-        assert mount.is_read_only, mount
-
-
-@named()
-def test_files_that_a_command_names_are_mounted(name: str) -> None:
-    service = services()[name]
+    assert all(mount.source.exists() and mount.is_read_only for mount in mounts(service))
     command = [*service.get("entrypoint", ()), *service.get("command", ())]
-    targets = {mount.target for mount in mounts(service)}
+    targets = [mount.target for mount in mounts(service)]
     for path in re.findall(r"(?:^|=)(/(?:etc|opt)/\S+)", "\n".join(command), re.MULTILINE):
         assert any(path == target or path.startswith(f"{target}/") for target in targets), path
-
-
-@named()
-def test_volumes_are_declared(name: str) -> None:
-    used = {volume.split(":")[0] for volume in services()[name].get("volumes", ()) if not volume.startswith(".")}
-    assert used <= set(read_yaml("compose.yaml")["volumes"])
-
-
-@named()
-def test_services_wait_for_services_that_exist(name: str) -> None:
-    assert set(services()[name].get("depends_on", ())) <= set(services())
-
-
-@named()
-def test_every_service_says_how_it_is(name: str) -> None:
-    check = services()[name].get("healthcheck", {})
+    assert {volume.split(":")[0] for volume in service.get("volumes", ()) if volume[0] != "."} <= set(volumes)
+    assert set(service.get("depends_on", ())) <= set(services())
+    check = service.get("healthcheck", {})
     if name == "worker":  # which has the image's own
         assert check == {}
     else:
         assert check["test"][0] == "CMD"
         assert {port for _, port in addresses(str(check["test"]))} <= LISTENS[name]
-
-
-@named()
-def test_containers_have_no_rights_limited_resources_and_write_to_volumes_alone(name: str) -> None:
-    service = services()[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -133,42 +106,29 @@ def test_containers_have_no_rights_limited_resources_and_write_to_volumes_alone(
     assert service.get("init", False) is (name in OWN)
 
 
-def redis_of_compose() -> TunedRedis:
-    """Make a server of this machine with the options of compose."""
-    return TunedRedis(find_servers()[0], *services()["redis"]["command"][1:])
+def test_ports_are_the_codes_defaults_and_none_is_published_twice() -> None:
+    published = [port for service in services().values() for port in ports(service)]
+    assert len(published) == len(set(published))
+    assert ports(services()["worker"]) == {Settings().metrics_port: Settings().metrics_port}
+    assert list(ports(services()["redis"])) == [urlsplit(Settings().redis_url).port]
 
 
-def test_redis_keeps_what_it_confirmed_and_evicts_nothing() -> None:
-    command = services()["redis"]["command"]
+def test_redis_keeps_what_it_confirmed_and_is_not_healthy_while_it_answers_with_an_error() -> None:
+    """It does so for as long as it reads its log, and whoever waits for its health would begin too soon."""
+    command, (_, program, *arguments) = services()["redis"]["command"], services()["redis"]["healthcheck"]["test"]
     assert dict(zip(command[1::2], command[2::2], strict=True))["--save"] == ""
-    with redis_of_compose() as server, Redis.from_url(server.url, decode_responses=True) as redis:
+    with TunedRedis(find_servers()[0], *command[1:]) as server, Redis.from_url(server.url) as redis:
         kept = redis.config_get("append*", "maxmemory*")
+        asked = [shutil.which(program) or "redis-cli", "-p", str(server.port), *arguments]
+        ended = [subprocess.run(asked, capture_output=True, check=False).returncode]
+        redis.config_set("requirepass", "other")
+        ended += [subprocess.run(asked, capture_output=True, check=False).returncode]
     assert (kept["appendonly"], kept["appendfsync"], kept["maxmemory-policy"]) == ("yes", "everysec", "noeviction")
     assert int(kept["maxmemory"]) > Settings().max_stream_bytes * 2
+    assert (ended[0], ended[1] > 0) == (0, True)
 
 
-@pytest.mark.parametrize(("password", "is_healthy"), [("", True), ("other", False)])
-def test_a_redis_that_answers_with_an_error_is_not_healthy(password: str, is_healthy: bool) -> None:  # noqa: FBT001 - a column
-    """It does so for as long as it reads its log, and whoever waits for its health would begin too soon."""
-    kind, program, *arguments = services()["redis"]["healthcheck"]["test"]
-    if shutil.which(program) is None:
-        pytest.skip(f"no {program}")
-    with redis_of_compose() as server:
-        with Redis.from_url(server.url) as redis:
-            redis.config_set("requirepass", password)
-        asked = subprocess.run([program, "-p", str(server.port), *arguments], capture_output=True, check=False)
-    assert (kind, asked.returncode == 0) == ("CMD", is_healthy)
-
-
-@each_case("name", sorted(OWN))
-def test_no_registry_is_asked_for_our_own_image(name: str) -> None:
-    """One service builds it, and the others come after that one."""
-    assert services()[name]["pull_policy"] == "never"
-    assert "build" in services()[name] or "worker" in services()[name]["depends_on"]
-    assert "build" in services()["worker"]
-
-
-def test_the_worker_is_configured_by_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_is_configured_by_what_it_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each variable is a setting, and the file is taken as it stands, without a key."""
     worker = services()["worker"]
     environment = {name: value for name, value in worker["environment"].items() if name.startswith("TRACEJUDGE_")}
@@ -181,55 +141,34 @@ def test_the_worker_is_configured_by_what_it_is_given(monkeypatch: pytest.Monkey
     assert settings.redis_url == "redis://redis:6379/0"
     assert OTLP_ENDPOINT.read(settings) == "http://collector:4318"
     assert {model.provider for model in settings.models.values()} == {"lexical"}
-    assert {judge for rule in settings.rules for judge in rule.judges} == {
-        "groundedness",
-        "relevance_to_query",
-        "safety",
-    }
-
-
-def test_the_real_model_in_the_comment_can_be_taken_as_it_stands(tmp_path: Path) -> None:
+    judges = {judge for rule in settings.rules for judge in rule.judges}
+    assert judges == {"groundedness", "relevance_to_query", "safety"}
+    # The real model in the comment can be taken as it stands.
     text = (DEPLOY / "tracejudge.toml").read_text(encoding="utf-8")
-    commented = "\n".join(re.findall(r"^# (\[models\.default\]\n(?:# .*\n)+)", text, re.MULTILINE)).replace(
-        "\n# ", "\n"
-    )
+    commented = "\n".join(re.findall(r"^# (\[models\.default\]\n(?:# .*\n)+)", text, re.MULTILINE))
+    commented = commented.replace("\n# ", "\n")
     rest = text.replace('[models.default]\nprovider = "lexical"\n', "")
     file = tmp_path / "tracejudge.toml"
     file.write_text(f"{rest}\n{commented}", encoding="utf-8")
     model = load({"OPENAI_API_KEY": "sk-none"}, config=str(file)).models["default"]
     assert (model.judge_model, model.api_key_env) == ("gpt-6-luna", "OPENAI_API_KEY")
-    assert model.api_key_env in services()["worker"]["environment"]
-
-
-def test_the_worker_has_time_to_end() -> None:
-    grace = services()["worker"]["stop_grace_period"]
-    assert int(grace[:-1]) * SECONDS[grace[-1]] > Settings().grace_s + 10
-
-
-def test_the_worker_runs_a_verb_of_the_command_line() -> None:
-    assert "entrypoint" not in services()["worker"]
-    (verb,) = services()["worker"].get("command", ["worker"])
+    assert model.api_key_env in worker["environment"]
+    # It runs a verb of the command line, and has time to end.
+    assert int(worker["stop_grace_period"][:-1]) * SECONDS[worker["stop_grace_period"][-1]] > Settings().grace_s + 10
+    assert "entrypoint" not in worker
+    (verb,) = worker.get("command", ["worker"])
     assert verb in commands()
 
 
-@each_case(
-    "name",
-    [
-        "compose.yaml",
-        "collector.yaml",
-        "prometheus.yaml",
-        "tracejudge.toml",
-        "alertmanager/alertmanager.yml",
-        "grafana/provisioning/datasources/tracejudge.yaml",
-    ],
-)
+FILES = ("compose.yaml", "collector.yaml", "prometheus.yaml", "tracejudge.toml", "alertmanager/alertmanager.yml")
+
+
+@each_case("name", (*FILES, "grafana/provisioning/datasources/tracejudge.yaml"))
 def test_addresses_are_those_of_services(name: str) -> None:
     lines = (DEPLOY / name).read_text(encoding="utf-8").splitlines()
     for host, port in addresses("\n".join(line.split("#")[0] for line in lines)):
-        if host in ("localhost", "127.0.0.1"):
-            assert port in {port for service in LISTENS.values() for port in service}
-        else:
-            assert port in LISTENS[host], f"{host}:{port}"
+        listens = set().union(*LISTENS.values()) if host in ("localhost", "127.0.0.1") else LISTENS[host]
+        assert port in listens, f"{host}:{port}"
 
 
 def test_the_collector_hands_on_what_it_receives() -> None:
@@ -269,20 +208,23 @@ def test_grafana_finds_its_files_and_the_dashboards_their_data() -> None:
     targets = {mount.target: mount.source for mount in mounts(services()["grafana"])}
     provisioning = {Path(target).name: source for target, source in targets.items() if "provisioning" in target}
     assert {str(Path(target).parent) for target in targets if "provisioning" in target} == {"/etc/grafana/provisioning"}
-    assert {kind: [file.name for file in folder.iterdir()] for kind, folder in provisioning.items()} == {
-        "datasources": ["tracejudge.yaml"],
-        "dashboards": ["tracejudge.yaml"],
-    }
-    provider = read_yaml("grafana/provisioning/dashboards/tracejudge.yaml")["providers"][0]
+    files = {kind: [file.name for file in folder.iterdir()] for kind, folder in provisioning.items()}
+    assert files == {"datasources": ["tracejudge.yaml"], "dashboards": ["tracejudge.yaml"]}
+    (provider,) = read_yaml("grafana/provisioning/dashboards/tracejudge.yaml")["providers"]
+    assert (provider["type"], provider["allowUiUpdates"]) == ("file", False)
     assert provider["options"]["path"] in targets
     home = Path(services()["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
     assert (targets[str(home.parent)] / home.name).exists()
     sources = read_yaml("grafana/provisioning/datasources/tracejudge.yaml")["datasources"]
-    (prometheus,) = (source for source in sources if source["type"] == "prometheus")
-    linked = {to.get("datasourceUid") or to["url"] for to in prometheus["jsonData"]["exemplarTraceIdDestinations"]}
-    (traces,) = (source["uid"] for source in sources if source["type"] == "jaeger")
+    by_uid = {source["uid"]: source for source in sources}
+    assert {uid for uid, source in by_uid.items() if source.get("isDefault")} == {"prometheus"}
+    data = by_uid["prometheus"]["jsonData"]
+    assert data["alertmanagerUid"] in by_uid
+    explore, jaeger = data["exemplarTraceIdDestinations"]
+    assert explore == {"name": "trace_id", "datasourceUid": "traces"}
+    assert by_uid["traces"]["type"] == "jaeger"
     (port,) = ports(services()["jaeger"])
-    assert linked == {traces, f"http://localhost:{port}/trace/$${{__value.raw}}"}
+    assert (jaeger["name"], jaeger["url"]) == ("trace_id", f"http://localhost:{port}/trace/$${{__value.raw}}")
 
 
 def test_nothing_in_it_is_a_secret() -> None:
@@ -306,3 +248,161 @@ def test_compose_itself_takes_the_file() -> None:
     command = [docker, "compose", "-f", str(DEPLOY / "compose.yaml"), "--profile", "demo", "config", "--quiet"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
+
+
+# --- programs, with their own commands, variables, files and health checks ---
+
+
+def placed(words: Sequence[str], numbers: Mapping[int, int], folders: Mapping[str, Path]) -> list[str]:
+    """Replace the ports and the folders of a container by ours."""
+    made = []
+    for word in words:
+        for inner, outer in numbers.items():
+            word = re.sub(rf"\{{{inner}\}}|(?<=:){inner}\b|^{inner}$", str(outer), word)  # noqa: PLW2901 - step by step
+        for path, folder in folders.items():
+            word = re.sub(rf"(?<![\w.]){path}(?=/|$)", str(folder), word)  # noqa: PLW2901
+        made.append(word)
+    return made
+
+
+def is_healthy(
+    service: Mapping[str, Any], numbers: Mapping[int, int], folders: Mapping[str, Path] | None = None
+) -> bool:
+    """Run its health check, which compose runs in the container."""
+    words = placed(service["healthcheck"]["test"][1:], numbers, folders or {})
+    words = [sys.executable, *words[1:]] if words[0] == "python" else words
+    if words[0] == "redis-cli":
+        words[1:1] = ["-p", str(numbers[6379])]
+    return subprocess.run(words, capture_output=True, check=False, timeout=30).returncode == 0
+
+
+@pytest.mark.slow("starts Redis, Prometheus and Alertmanager")
+@each_case("name", PROGRAMS)
+def test_a_service_starts_by_its_command_and_is_healthy(name: str, tmp_path: Path) -> None:
+    service = services()[name]
+    program, own_port, paths = PROGRAMS[name]
+    numbers = {int(re.findall(r"\{(\d+)\}", "".join(own_port))[0]): free_port()}
+    folders = {path: tmp_path / path.strip("/").replace("/", "-") for path in paths}
+    for folder in folders.values():
+        folder.mkdir()
+    for mount in mounts(service):
+        (target,) = placed([mount.target], {}, folders)
+        shutil.copytree(mount.source, target, dirs_exist_ok=True) if mount.source.is_dir() else shutil.copy(
+            mount.source, target
+        )
+    command = [word for word in service["command"] if word != program]
+    assert not is_healthy(service, numbers)
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [shutil.which(program) or program, *placed([*command, *own_port], numbers, folders)],
+            stdout=log,
+            stderr=log,
+            cwd=tmp_path,
+        )
+    try:
+        wait_until(lambda: is_healthy(service, numbers), what=f"{name} to be healthy")
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0, (tmp_path / "log").read_text()
+
+
+@pytest.mark.slow("starts a worker, a gateway and a board")
+@pytest.mark.parametrize("name", ["gateway", "board"])
+def test_our_own_services_start_by_their_commands_and_are_healthy(
+    name: str, redis_url: str, prefix: str, tmp_path: Path
+) -> None:
+    service = services()[name]
+    token = f"{name.upper()}_TOKEN"
+    numbers = {9811: free_port()} if name == "board" else {9809: free_port()}
+    port = free_port()
+    for mount in mounts(service):
+        shutil.copy(mount.source, tmp_path / Path(mount.target).name)
+    environment = {key: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value) for key, value in service["environment"].items()}
+    setting = f"TRACEJUDGE_{name.upper()}"
+    own = json.loads(environment[setting]) | {"port": port, "metrics_port": next(iter(numbers.values()))}
+    environment |= {setting: json.dumps(own), "TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix}
+    command = placed(service["command"], numbers, {})
+    with Program("-m", "worker.cli", *command, folder=tmp_path, env=environment) as program:
+        wait_until(lambda: is_healthy(service, numbers), what=f"{name} to be healthy")
+        path = {"gateway": "/v1/tracejudge", "board": "/"}[name]
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client:
+            for header, allowed in ({}, False), ({"Authorization": f"Bearer {environment[token]}"}, True):
+                reply = (
+                    client.post(path, json=[], headers=header)
+                    if name == "gateway"
+                    else client.get(path, headers=header)
+                )
+                assert (reply.status_code != 401) is allowed, reply.text
+        assert program.terminate() == 0
+
+
+def variables(redis_url: str, prefix: str, otlp: OtlpReceiver) -> dict[str, str]:
+    """Return the variables of compose.yaml, with the addresses of the test."""
+    environment = services()["traffic"]["environment"]
+    ours = {"TRACEJUDGE_REDIS_URL": redis_url, "OTEL_EXPORTER_OTLP_ENDPOINT": otlp.endpoint}
+    assert set(ours) < set(environment)
+    return environment | ours | {"TRACEJUDGE_PREFIX": prefix}
+
+
+def published(redis: Redis, prefix: str) -> list[dict[str, object]]:
+    entries = redis.xrange(f"{prefix}:traces")
+    return [json.loads(fields[b"t"]) for _, fields in entries if b"t" in fields]
+
+
+def test_traffic_goes_on_round_after_round_and_each_trace_is_a_span(
+    redis: Redis, redis_url: str, prefix: str, otlp: OtlpReceiver, tmp_path: Path
+) -> None:
+    environment = variables(redis_url, prefix, otlp)
+    with Program(
+        TRAFFIC, "--round", "4", "--rate", "5", folder=tmp_path, env=environment | {"TMPDIR": str(tmp_path)}
+    ) as traffic:
+        wait_until(lambda: len(published(redis, prefix)) > 4 * 5 * len(SERVICES) * 1.2, what="a second round")
+        traffic.signal(signal.SIGTERM)
+        assert traffic.wait() == 0
+    alive = ["python", "-c", services()["traffic"]["healthcheck"]["test"][-1].replace("/tmp/", f"{tmp_path}/")]  # noqa: S108
+    assert subprocess.run([sys.executable, *alive[1:]], check=False).returncode == 0
+    traces = published(redis, prefix)
+    assert {trace["service"] for trace in traces} == SERVICES
+    assert {trace["environment"] for trace in traces} == {"demo"}
+    spans = {(span.trace_id, span.span_id): span for span in otlp.spans}
+    assert {(trace["trace_id"], trace["span_id"]) for trace in traces} == set(spans)
+    assert {span.resource["service.name"] for span in spans.values()} == SERVICES
+    assert all(0 < span.end_ns - span.start_ns < 5e9 for span in spans.values())
+
+
+def test_traffic_goes_on_without_a_collector(
+    redis: Redis, redis_url: str, prefix: str, otlp: OtlpReceiver, tmp_path: Path
+) -> None:
+    """The arguments of compose are taken as well."""
+    otlp.behaviour = failing(503)
+    environment = variables(redis_url, prefix, otlp)
+    with Program(TRAFFIC, *services()["traffic"]["command"], folder=tmp_path, env=environment) as traffic:
+        traffic.wait_for("rounds of 7200 s, 1 traces a second of each service")
+        traffic.wait_for("no spans sent: HTTPStatusError")
+        already = len(published(redis, prefix))
+        wait_until(lambda: len(published(redis, prefix)) > already, what="more traffic")
+
+
+def test_the_inbox_prints_what_a_person_would_read(tmp_path: Path) -> None:
+    port = free_port()
+    message = {
+        "attachments": [{"title": "[PAGE] it fell", "text": "61% passed.", "title_link": "http://localhost:3000"}]
+    }
+    with Program(INBOX, str(port), folder=tmp_path) as inbox, httpx.Client(trust_env=False, timeout=60) as client:
+        inbox.wait_for("inbox on port")
+        assert is_healthy(services()["inbox"], {8080: port})
+        answer = client.post(f"http://127.0.0.1:{port}/page", json=message)
+        assert (answer.status_code, answer.text) == (200, "ok")  # anything else is a failure to Alertmanager
+        inbox.wait_for("^== page ==\n\\[PAGE\\] it fell\n61% passed.\nhttp://localhost:3000$")
+
+
+def test_the_inbox_prints_messages_for_programs_on_a_line(tmp_path: Path) -> None:
+    port = free_port()
+    message = {"alerts": [{"status": "firing", "labels": {"alertname": "TraceJudgeNoVerdicts"}}]}
+    with Program(INBOX, str(port), folder=tmp_path) as inbox, httpx.Client(trust_env=False, timeout=60) as client:
+        inbox.wait_for("inbox on port")
+        assert client.get(f"http://127.0.0.1:{port}/").text == "ok"
+        assert client.post(f"http://127.0.0.1:{port}/webhook", content=b"no JSON").status_code == 400
+        assert client.post(f"http://127.0.0.1:{port}/webhook", json=[1]).status_code == 400
+        assert client.post(f"http://127.0.0.1:{port}/webhook", json=message).text == "ok"
+        inbox.wait_for("^-- webhook: TraceJudgeNoVerdicts firing$")

@@ -7,19 +7,16 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from chart import load_chart
+from chart import load_chart, project
 from compose_file import services
 from dockerfile import Image, Instruction, build, is_ignored, read
 from packaging.requirements import Requirement
-from support.cases import each_case
 from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
 from support.replies import hangs
@@ -36,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "Dockerfile"
 IGNORE = ROOT / "deploy" / "Dockerfile.dockerignore"
 INSTRUCTIONS = read(FILE)
-BUILD_TIMEOUT_S = 300
+BUILDS, TIMEOUT = pytest.mark.slow("installs the image"), pytest.mark.timeout(300)
 MAX_MIB = 150
 IN_THE_IMAGE = ("board", "gateway")
 
@@ -47,10 +44,6 @@ def all_of(name: str) -> list[Instruction]:
 
 def last(name: str) -> Instruction:
     return all_of(name)[-1]
-
-
-def project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def pinned() -> set[str]:
@@ -68,14 +61,11 @@ def variables() -> dict[str, str]:
     return {name: value for env in all_of("ENV") for name, value in env.pairs.items()}
 
 
-def test_both_stages_begin_with_the_same_pinned_python() -> None:
-    bases = {instruction.words[0] for instruction in all_of("FROM")}
-    (base,) = bases
+def test_both_stages_have_the_same_pinned_python_and_install_pinned_packages() -> None:
+    """No secret and no file from elsewhere comes in."""
+    (base,) = {instruction.words[0] for instruction in all_of("FROM")}
     assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm(@sha256:[0-9a-f]{64})?", base)
     assert len(all_of("FROM")) == 2
-
-
-def test_what_is_installed_is_pinned() -> None:
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     for run in all_of("RUN"):
         if "install" in run.words:
@@ -88,37 +78,25 @@ def test_what_is_installed_is_pinned() -> None:
         for requirement in project()["optional-dependencies"][extra]
     }
     assert extras == {*named} - {"setuptools", "/src/wheels/*.whl"}
+    assert not all_of("ARG") + all_of("ADD")
+    assert not [name for name in variables() if re.search("KEY|TOKEN|SECRET|PASSWORD", name)]
 
 
-def test_it_runs_as_a_number_that_is_not_root() -> None:
+def test_it_starts_the_worker_without_a_shell_as_a_number_that_is_not_root() -> None:
+    """Ports and variables are those of the settings, labels those of the distribution."""
     assert re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", last("USER").rest)
     assert INSTRUCTIONS.index(last("USER")) > INSTRUCTIONS.index(last("COPY"))
-
-
-def test_it_starts_the_worker_without_a_shell() -> None:
     assert last("ENTRYPOINT").rest.startswith("[")
     assert last("ENTRYPOINT").words[0] in project()["scripts"]
     assert last("CMD").words == ["worker"]
     assert last("CMD").words[0] in commands()
-
-
-def test_ports_and_variables_are_those_of_the_settings() -> None:
     assert last("EXPOSE").rest == str(Settings().metrics_port) == variables()["TRACEJUDGE_METRICS_PORT"]
     assert variables()["TRACEJUDGE_METRICS_HOST"] == "0.0.0.0"  # noqa: S104 - reached from outside the container
     ours = {name.removeprefix("TRACEJUDGE_").lower() for name in variables() if name.startswith("TRACEJUDGE_")}
     assert ours <= set(msgspec.structs.asdict(Settings()))
-
-
-def test_labels_are_those_of_the_distribution() -> None:
     labels = last("LABEL").pairs
     assert labels["org.opencontainers.image.version"] == project()["version"]
     assert labels["org.opencontainers.image.description"] == project()["description"]
-
-
-def test_no_secret_and_no_file_from_elsewhere_comes_in() -> None:
-    assert not all_of("ARG")
-    assert not all_of("ADD")
-    assert not [name for name in variables() if re.search("KEY|TOKEN|SECRET|PASSWORD", name)]
 
 
 def test_every_image_has_one_version_in_one_file() -> None:
@@ -195,27 +173,19 @@ def test_a_release_adds_the_digests_of_images_for_both_platforms(
             versions.with_digests(line)
 
 
-@each_case(
-    ("name", "ignored"),
-    [
-        ("worker/core/config/settings.py", False),
-        ("worker/core/storage/scripts/leases.lua", False),
-        ("producers/tracejudge/py.typed", False),
-        ("judges/samples/agents/trip-agent.jsonl", False),
-        ("constraints.txt", False),
-        ("tracejudge.toml", True),
-        ("worker/tracejudge.toml", True),
-        ("worker/__pycache__/keys.cpython-311.pyc", True),
-        ("producers/tracejudge.egg-info/PKG-INFO", True),
-        (".git/config", True),
-        (".env", True),
-        ("tests/conftest.py", True),
-        ("deploy/compose.yaml", True),
-    ],
+SENT = (
+    *("worker/core/config/settings.py", "worker/core/storage/scripts/leases.lua", "producers/tracejudge/py.typed"),
+    *("judges/samples/agents/trip-agent.jsonl", "constraints.txt"),
 )
-def test_nothing_but_what_is_needed_is_sent_to_the_engine(name: str, ignored: bool) -> None:  # noqa: FBT001 - a column
+NOT_SENT = (
+    *("tracejudge.toml", "worker/tracejudge.toml", "worker/__pycache__/keys.cpython-311.pyc", ".git/config", ".env"),
+    *("producers/tracejudge.egg-info/PKG-INFO", "tests/conftest.py", "deploy/compose.yaml"),
+)
+
+
+def test_nothing_but_what_is_needed_is_sent_to_the_engine() -> None:
     patterns = [line for line in IGNORE.read_text().splitlines() if line and not line.startswith("#")]
-    assert is_ignored(name, patterns) is ignored
+    assert [name for name in (*SENT, *NOT_SENT) if not is_ignored(name, patterns)] == [*SENT]
 
 
 @pytest.fixture(scope="module")
@@ -275,19 +245,6 @@ def ended(image: Image, words: list[str], variables: Mapping[str, str] | None = 
     return process.returncode, output
 
 
-@contextmanager
-def running(image: Image, variables: Mapping[str, str], log: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Run the image's own command for as long as the block lasts."""
-    with log.open("w") as output:
-        words = [*image.last["ENTRYPOINT"].words, *image.last["CMD"].words]
-        process = started(image, words, variables, stdout=output, stderr=output)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 def is_healthy(image: Image, variables: Mapping[str, str]) -> bool:
     words = image.last["HEALTHCHECK"].rest.partition(" CMD ")[2]
     return ended(image, msgspec.json.decode(words), variables)[0] == 0
@@ -299,9 +256,10 @@ def written(image: Image) -> dict[str, float]:
     return {str(path): path.lstat().st_mtime for path in outside if path != image.root / "tmp"}
 
 
-@pytest.mark.slow("installs the image")
-@pytest.mark.timeout(BUILD_TIMEOUT_S)
+@BUILDS
+@TIMEOUT
 def test_the_image_holds_the_application_and_no_tools(image: Image) -> None:
+    """Its environment is small, with the bytecode that pip makes, in blocks of the disk; and it starts the verbs."""
     script = (
         "import importlib.metadata as m; print(*sorted(f'{d.name.lower()}=={d.version}' for d in m.distributions()))"
     )
@@ -312,18 +270,16 @@ def test_the_image_holds_the_application_and_no_tools(image: Image) -> None:
     assert own <= installed
     assert {plain(name) for name in installed - own} <= pinned()
     assert not {name.split("==")[0] for name in installed} & {"pip", "hatchling", "pytest", "mypy"}
-
-
-@pytest.mark.slow("installs the image")
-@pytest.mark.timeout(BUILD_TIMEOUT_S)
-def test_the_environment_is_small(image: Image) -> None:
-    """With the bytecode that pip makes; counted in blocks of the disk."""
     blocks = sum(path.lstat().st_blocks for path in image.path("/opt/tracejudge").rglob("*") if not path.is_symlink())
     assert blocks * 512 < MAX_MIB << 20
+    entrypoint = image.last["ENTRYPOINT"].words
+    assert ended(image, [*entrypoint, "--help"])[0] == 0
+    status, output = ended(image, [*entrypoint, *image.last["CMD"].words, "--help"])
+    assert (status, "--roles" in output) == (0, True)
 
 
-@pytest.mark.slow("installs the image")
-@pytest.mark.timeout(BUILD_TIMEOUT_S)
+@BUILDS
+@TIMEOUT
 @pytest.mark.usefixtures("namespaces")
 @pytest.mark.parametrize("verb", ["worker", "gateway", "board"])
 def test_as_process_1_it_ends_with_status_0_at_sigterm_and_releases_its_leases(  # noqa: PLR0917 - parameters
@@ -366,17 +322,8 @@ def test_as_process_1_it_ends_with_status_0_at_sigterm_and_releases_its_leases( 
         store.close()
 
 
-@pytest.mark.slow("installs the image")
-@pytest.mark.timeout(BUILD_TIMEOUT_S)
-def test_the_entrypoint_is_the_command_line(image: Image) -> None:
-    entrypoint = image.last["ENTRYPOINT"].words
-    assert ended(image, [*entrypoint, "--help"])[0] == 0
-    status, output = ended(image, [*entrypoint, *image.last["CMD"].words, "--help"])
-    assert (status, "--roles" in output) == (0, True)
-
-
-@pytest.mark.slow("installs the image")
-@pytest.mark.timeout(BUILD_TIMEOUT_S)
+@BUILDS
+@TIMEOUT
 def test_the_worker_judges_and_writes_nothing_outside_tmp(
     image: Image, redis_url: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -390,7 +337,10 @@ def test_the_worker_judges_and_writes_nothing_outside_tmp(
     }
     before = written(image)
     assert not is_healthy(image, variables)
-    with running(image, variables, tmp_path / "log") as worker:
+    words = [*image.last["ENTRYPOINT"].words, *image.last["CMD"].words]
+    with (tmp_path / "log").open("w") as log:
+        worker = started(image, words, variables, stdout=log, stderr=log)
+    try:
         wait_until(lambda: is_healthy(image, variables), timeout_s=120, what="the worker to be healthy")
         samples = ROOT / "judges" / "samples" / "support-bot.jsonl"
         with samples.open() as traces:
@@ -398,5 +348,8 @@ def test_the_worker_judges_and_writes_nothing_outside_tmp(
         wait_until(lambda: scrape(port).total("tracejudge_verdicts_total") > 0, what="a verdict")
         worker.terminate()
         assert worker.wait(60) == 0
+    finally:
+        worker.kill()
+        worker.wait()
     assert not is_healthy(image, variables)
     assert written(image) == before

@@ -1,22 +1,17 @@
 """The Helm chart: its objects are valid, and in step with the code."""
 
-import copy
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 import httpx
@@ -26,14 +21,17 @@ from chart import (
     CHART,
     CONFIG,
     EXAMPLES,
-    Objects,
+    Cluster,
     containers,
     everything,
+    hook,
     load_chart,
+    of_kind,
     pods,
     problems,
     project,
     rendered,
+    selected,
     settings,
     values_of,
     written,
@@ -42,6 +40,7 @@ from queries import selectors
 from support.cases import each_case
 from support.lazy import Lazy
 from support.processes import Program, free_port, wait_until
+from support.tables import read_table
 
 from deploy.dashboards.grafana import FOLDER as DASHBOARDS
 from deploy.rules.alert_settings import FOLDER, load
@@ -60,25 +59,16 @@ helm, helm_chart, helm_config = Lazy("helm_python"), Lazy("helm_python.chart"), 
 PATHS = {"/healthz", "/readyz", "/metrics"}
 PAGE = (FOLDER.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 GOOD = values_of("minimal")
-TOKENS = '[gateway.tokens.a]\ntoken_env = "A"\n[board]\ntoken_env = "B"\n'
-SCALED = {"all": {"scaling": {"enabled": True}}}
+TABLE = read_table(__file__, "chart")
 JUDGES = {"all": {"roles": ["ingest", "export", "monitor"]}, "judge": {"roles": ["judge"], "queues": ["a"]}}
 TWO_MODELS = (
     '[models.default]\nmodel = "a"\nbase_url = "http://x/v1"\n[models.b]\nmodel = "b"\nbase_url = "http://x/v1"\n'
 )
 ALL = ["ingest", "judge", "export", "monitor"]
 METADATA = ("169.254.169.254", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")
-CLUSTER = {"redis": {"url": "redis+cluster://redis:6379"}, "broker": {"url": "amqp://rabbitmq:5672"}}
-HALVES = {"a": {"roles": ["ingest", "export"], "partitions": "0-3"}, "b": {"roles": ["judge", "monitor"]}, "all": None}
-PANEL = TWO_MODELS + '[[rules]]\nname = "r"\njudges = ["safety"]\nmodel = ["default", "b"]\ncombine = "mean"\n'
 
 
-def each_example() -> Any:
-    return each_case("example", EXAMPLES)
-
-
-def of_kind(objects: Objects, kind: str) -> dict[str, dict[str, Any]]:
-    return {name: each for (names, name), each in objects.items() if names == kind}
+each_example = each_case("example", EXAMPLES)
 
 
 def test_thirteen_examples_are_valid_in_three_versions_of_kubernetes() -> None:
@@ -91,25 +81,18 @@ def test_thirteen_examples_are_valid_in_three_versions_of_kubernetes() -> None:
     assert {"Deployment", "Service", "Ingress", "PodMonitor", "ServiceMonitor", "PrometheusRule"} < kinds
     assert {"ConfigMap", "PodDisruptionBudget", "NetworkPolicy", "ScaledObject"} < kinds
     assert not [problem for each in different.values() for problem in problems(each)]
+    # A misspelt field of any kind is a problem.
+    by_kind = {each["kind"]: each for each in different.values() if "spec" in each}
+    assert len(by_kind) == 9
+    for kind, each in by_kind.items():
+        for wrong in (
+            {**each, "replica": 1},
+            *({**each, part: {**each[part], "replica": 1}} for part in ("spec", "metadata")),
+        ):
+            assert problems(wrong), (kind, wrong)
 
 
-def test_a_misspelt_field_of_any_kind_is_a_problem() -> None:
-    seen = set()
-    for objects in everything().values():
-        for (kind, _), each in objects.items():
-            if kind not in seen and "spec" in each:
-                seen.add(kind)
-                for path in ((), ("spec",), ("metadata",)):
-                    wrong = copy.deepcopy(each)
-                    place = wrong
-                    for name in path:
-                        place = place[name]
-                    place["replica"] = 1
-                    assert problems(wrong), (kind, path)
-    assert len(seen) == 9
-
-
-@each_example()
+@each_example
 def test_each_container_starts_with_its_arguments_variables_and_files(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,13 +192,7 @@ def test_every_role_and_queue_of_the_split_example_is_served(tmp_path: Path, mon
     assert served == make_app(ours).tracejudge_queues
 
 
-def selected(objects: Objects, selector: Mapping[str, Any]) -> set[str]:
-    """Name the Deployments whose pods a selector means."""
-    labels = {name: pod["metadata"]["labels"] for name, pod in pods(objects)}
-    return {name for name, has in labels.items() if selector["matchLabels"].items() <= has.items()}
-
-
-@each_example()
+@each_example
 def test_each_deployment_selects_its_own_pods_and_mounts_what_there_is(example: str) -> None:
     objects = everything()[example]
     for name, each in of_kind(objects, "Deployment").items():
@@ -233,7 +210,7 @@ def test_each_deployment_selects_its_own_pods_and_mounts_what_there_is(example: 
         assert "replicas" not in objects["Deployment", each["spec"]["scaleTargetRef"]["name"]]["spec"]
 
 
-@each_example()
+@each_example
 def test_services_policies_and_monitors_lead_to_ports_of_pods(example: str) -> None:
     objects = everything()[example]
     listens = {name: {part["name"] for part in container["ports"]} for name, container in containers(objects)}
@@ -257,15 +234,7 @@ def test_services_policies_and_monitors_lead_to_ports_of_pods(example: str) -> N
     assert {pod["metadata"]["labels"][label] for label in by for _, pod in pods(objects)} <= {load().job}
 
 
-def hook(example: str) -> dict[str, Any]:
-    """Render the pod of `helm test`."""
-    texts = load_chart().render(values_of(example), name="tracejudge").values()
-    (result,) = (text for text in texts if "helm.sh/hook" in text)
-    pod: dict[str, Any] = yaml.safe_load(result)
-    return pod
-
-
-@each_example()
+@each_example
 def test_pods_have_no_rights_and_hold_no_secret(example: str) -> None:
     objects = everything()[example]
     assert not of_kind(objects, "Secret")
@@ -309,22 +278,7 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
         for metric, matchers in selectors(query):
             assert metric in {rule.full_name for rule in worker_metrics()}, query
             assert {"job=", "namespace="} <= set(re.findall(r"\w+=", matchers)), query
-    base = 'job="tracejudge",namespace="tracejudge",pod="tracejudge-worker-%s"'
-    busy, idle, other = base % "all-6c7d8-abcde", base % "all-6c7d8-fghij", base % "all-in-6c7d8-abcde"
-    series = {
-        f"tracejudge_stream_lag{{{busy}}}": 12_000,
-        f"tracejudge_stream_lag{{{idle}}}": 11_000,
-        f"tracejudge_batches_waiting{{{idle}}}": 250,
-        f'tracejudge_judge_in_flight{{judge_model="a",{busy}}}': 64,
-        f'tracejudge_judge_concurrency_limit{{judge_model="a",{busy}}}': 64,
-        f'tracejudge_judge_in_flight{{judge_model="b",{busy}}}': 1,
-        f'tracejudge_judge_concurrency_limit{{judge_model="b",{busy}}}': 8,
-        f'tracejudge_judge_in_flight{{judge_model="a",{idle}}}': 16,
-        f'tracejudge_judge_concurrency_limit{{judge_model="a",{idle}}}': 64,
-        f'tracejudge_judge_in_flight{{judge_model="a",{other}}}': 8,
-        f'tracejudge_judge_concurrency_limit{{judge_model="a",{other}}}': 8,
-    }
-    inputs = [{"series": name, "values": f"{value}x10"} for name, value in series.items()]
+    inputs = [{"series": name, "values": f"{value}x10"} for name, value in TABLE["triggers"].items()]
     moments = [
         {"expr": query, "eval_time": "5m", "exp_samples": [{"labels": "{}", "value": value}]}
         for query, value in zip(queries, (12_000, 250, 1.25), strict=True)
@@ -339,112 +293,7 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
     assert thresholds == [5_000, 100, 0.8]
 
 
-@each_case(
-    ("values", "says"),
-    [
-        ({"redis": {"secret": ""}}, r"redis: there is no address; set redis\.secret"),
-        ({"redis": {"secret": "a", "url": "redis://b"}}, "redis: set secret or url, not both"),
-        ({"redis": {"secret": "", "url": "redis://:pa55@redis:6379"}}, r"redis\.url: holds a password.*redis\.secret"),
-        ({"broker": {"url": "amqp://a:b@c"}}, r"broker\.url: holds a password"),
-        ({"config": 'broker_url = "amqp://a:pa55@b"'}, "config: broker_url holds a password.*TRACEJUDGE_BROKER_URL"),
-        ({"config": 'redis_url = "rediss://u:pa55@b"'}, "config: redis_url holds a password.*TRACEJUDGE_REDIS_URL"),
-        ({"config": 'redis_url = "redis://b/0?password=pa55"'}, "config: redis_url holds a password"),
-        ({"env": [{"name": "TRACEJUDGE_REDIS_URL", "value": "redis://:pa55@b"}]}, "TRACEJUDGE_REDIS_URL holds a pass"),
-        ({"env": [{"name": "TRACEJUDGE_PROXY", "value": "http://pa55@proxy"}]}, "env: TRACEJUDGE_PROXY holds a pass"),
-        (
-            {"workers": {"all": {"env": [{"name": "TRACEJUDGE_USER_KEY", "value": "pa55"}]}}},
-            r"workers\.all\.env: TRACEJUDGE_USER_KEY holds a password or key",
-        ),
-        ({"config": 'user_key = "pa55-of-users"'}, "config: user_key is a secret.*secretFiles, for user_key_file"),
-        ({"config": 'user_keys_former = ["pa55"]'}, "user_keys_former is a secret.*env as TRACEJUDGE_USER_KEYS_FORMER"),
-        ({"config": 'proxy = "http://pa55@proxy:3128"'}, "config: proxy holds a login.*env as TRACEJUDGE_PROXY"),
-        (
-            {"config": '[models.default]\nbase_url = "http://u:pa55@x/v1"'},
-            r"models\.default\.base_url holds a login.*api_key",
-        ),
-        ({"config": '[receivers.otel-2]\nkind = "otlp"\nurl = "http://t@x"'}, r"receivers\.otel-2\.url holds a login"),
-        ({"config": 'otlp_endpoint = "https://u:pa55@otel"'}, "otlp_endpoint holds a login.*TRACEJUDGE_OTLP_ENDPOINT"),
-        (
-            {"env": [{"name": "TRACEJUDGE_GRACE_S", "value": "120"}]},
-            "env: set grace_s in config in place of TRACEJUDGE",
-        ),
-        (
-            {"gateway": {"env": [{"name": "TRACEJUDGE_METRICS_TLS_CERT", "value": "/tls.crt"}]}},
-            r"gateway\.env: set metrics_tls_cert in config",
-        ),
-        ({"env": [{"name": "TRACEJUDGE_PARTITIONS", "value": "4"}]}, "env: set partitions in config in place of TRACE"),
-        ({"redis": CLUSTER["redis"]}, r"broker: Celery cannot use a Redis Cluster as its broker; set broker\.secret"),
-        ({"config": 'redis_url = "rediss+cluster://r:6379"', "redis": {"secret": ""}}, "broker: Celery cannot use a"),
-        ({"config": "partitions = 4"}, "broker: Celery cannot use a Redis Cluster"),
-        ({"redis": {"url": "redis://a"}, "config": "partitions = 2"}, "partitions: one Redis has a single partition"),
-        ({"redis": {"url": "redis://a"}, "worker": {"partitions": "0"}}, "partitions: one Redis has a single"),
-        (
-            {**CLUSTER, "workers": {"all": {"partitions": "0,2-4"}}, "config": "partitions = 4"},
-            r"workers\.all\.partitions: there is no partition 4; the last one is 3\. Set partitions in config",
-        ),
-        (
-            {**CLUSTER, "workers": {"all": {"partitions": "3-1"}}},
-            r"workers\.all\.partitions: 3-1 ends before it begins",
-        ),
-        ({**CLUSTER, "workers": {"all": {"partitions": "0-"}}}, "partitions.*does not match pattern"),
-        ({**CLUSTER, "workers": HALVES}, "no worker runs the role ingest of partition 4; add the number"),
-        (
-            {**CLUSTER, "workers": {**HALVES, "c": {"roles": ["ingest"], "partitions": "4-7", "replicas": 1}}},
-            "no worker runs the role export of partition 4",
-        ),
-        ({"config": "a = = 1"}, "config: is not TOML"),
-        ({"config": 'grace_s = "soon"'}, "grace_s: write an amount"),
-        ({"workers": {"all": {"replicas": 0}}}, "no worker runs the role ingest"),
-        (
-            {"workers": {**JUDGES, "all": {"roles": ["ingest", "export"]}}, "config": TWO_MODELS},
-            "no worker runs the role monitor",
-        ),
-        (
-            {"workers": {"all": {"roles": ["ingest", "judge", "export"]}, "m": {"roles": ["monitor"], "replicas": 0}}},
-            "no worker runs the role monitor; add it to the roles of one with replicas above 0",
-        ),
-        ({"workers": JUDGES, "config": TWO_MODELS}, "no worker judges with b;"),
-        (
-            {"workers": {**JUDGES, "c": {"roles": ["judge"], "queues": ["b"]}}, "config": PANEL},
-            "no worker judges with panel",
-        ),
-        ({"workers": {"all": {"queues": ["x"]}}}, 'has no judge model "x"; there are lexical, code and panel'),
-        ({"workers": {"all": {}, "i": {"roles": ["ingest"], "queues": ["lexical"]}}}, "only the role judge has queues"),
-        ({"workers": SCALED}, r"workers\.all\.scaling: KEDA needs the address of Prometheus"),
-        (
-            {
-                "workers": {"all": {}, "e": {"roles": ["export"], **SCALED["all"]}},
-                "scaling": {"prometheus": "http://p"},
-            },
-            r"workers\.e\.scaling: its roles have nothing to scale by",
-        ),
-        (
-            {"workers": {"all": {"scaling": {"enabled": True, "max": 1}}}, "scaling": {"prometheus": "http://p"}},
-            "max must be at least min and fallback",
-        ),
-        (
-            {"workers": {"all": {}, "judge-of-many-models": SCALED["all"]}, "scaling": {"prometheus": "http://p"}},
-            r"workers\.judge-of-many-models\.scaling: the name of the Deployment is too long",
-        ),
-        ({"gateway": {"enabled": True}}, r"gateway: clients need a token; add \[gateway\.tokens\.NAME\]"),
-        ({"board": {"enabled": True}}, "board: it shows texts of end users and needs a token"),
-        ({"board": {"ingress": {"enabled": True}}}, r"board\.ingress: leads nowhere"),
-        (
-            {"board": {"enabled": True, "ingress": {"enabled": True}}, "config": TOKENS},
-            r"board\.ingress: needs the name of a host",
-        ),
-        ({"board": {"enabled": True, "ingress": {"path": "/b"}}, "config": TOKENS}, r"board\.ingress\.path: must be /"),
-        ({"monitoring": {"podMonitor": True}, "config": 'metrics_token_env = "T"'}, r"set monitoring\.tokenSecret"),
-        ({"monitoring": {"podMonitor": True}, "config": 'metrics_user = "u"'}, "set metrics_token_env in config"),
-        ({"workers": {"all": {"roles": ["judging"]}}}, "roles/0.*must be one of"),
-        ({"workers": {"all": {"replica": 1}}}, "replica"),
-        ({"worker": {"scaling": {"min": 0}}}, "min"),
-        ({"image": "tracejudge worker"}, "image"),
-        ({"images": "x"}, "images"),
-        ({"gateway": {"service": {"type": "Cluster"}}}, "type"),
-    ],
-    ids=lambda value: str(value)[:80],
-)
+@each_case(("values", "says"), TABLE["refusals"], ids=lambda value: str(value)[:80])
 def test_values_that_cannot_work_fail_with_a_sentence(values: dict[str, Any], says: str) -> None:
     fields = {**GOOD, **values}
     name = "a-release-with-a-long-name" if "too long" in says else "tracejudge"
@@ -466,25 +315,7 @@ def test_parts_may_run_elsewhere_and_addresses_may_be_settings() -> None:
 
 def test_a_deployment_has_variables_and_secrets_of_its_own_beside_those_of_all() -> None:
     """Names of Secrets may hold dots, be those of other volumes, and be given twice."""
-
-    def variable(name: str, value: str) -> dict[str, str]:
-        return {"name": name, "value": value}
-
-    def files(*fields: str) -> list[dict[str, str]]:
-        return [{"secret": name, "path": f"/{number}/{name}"} for number, name in enumerate(fields)]
-
-    made = rendered(
-        {
-            **GOOD,
-            "config": TOKENS,
-            "env": [variable("ALL", "all"), variable("LEVEL", "all")],
-            "secretFiles": files("tls.example.com", "config"),
-            "worker": {"env": [variable("KEY", "of-workers")], "secretFiles": files("keys", "keys")},
-            "workers": {"other": {"env": [variable("LEVEL", "other")]}},
-            "gateway": {"enabled": True, "env": [variable("LEVEL", "gateway")], "secretFiles": files("tmp")},
-            "board": {"enabled": True},
-        }
-    )
+    made = rendered({**GOOD, **TABLE["own"]})
     assert not [problem for each in made.values() for problem in problems(each)]
     values = {}
     for name, pod in pods(made):
@@ -502,15 +333,8 @@ def test_a_deployment_has_variables_and_secrets_of_its_own_beside_those_of_all()
             name
         )
         mounted = {path: volumes[volume] for path, volume in mounts.items() if volume in volumes}
-        values[name.removeprefix("tracejudge-")] = variables, mounted
-    shared = {"/0/tls.example.com": "tls.example.com", "/1/config": "config"}
-    keys = {"/0/keys": "keys", "/1/keys": "keys"}
-    assert values == {
-        "worker-all": ({"ALL": "all", "LEVEL": "all", "KEY": "of-workers"}, shared | keys),
-        "worker-other": ({"ALL": "all", "LEVEL": "other"}, shared | keys),
-        "gateway": ({"ALL": "all", "LEVEL": "gateway"}, shared | {"/0/tmp": "tmp"}),
-        "board": ({"ALL": "all", "LEVEL": "all"}, shared),
-    }
+        values[name.removeprefix("tracejudge-")] = [variables, mounted]
+    assert values == TABLE["own_expected"]
 
 
 def test_workers_of_some_partitions_are_scaled_by_their_own_gauges() -> None:
@@ -529,7 +353,7 @@ def test_workers_of_some_partitions_are_scaled_by_their_own_gauges() -> None:
     assert ["pod=~" in kind["metadata"]["query"] for kind in unlike] == [False, False, True]
 
 
-@each_example()
+@each_example
 def test_outgoing_connections_reach_pods_and_addresses_but_no_metadata_of_a_cloud(example: str) -> None:
     """With Cilium a block of addresses contains no pod, so pods are selected as well."""
     for name, each in of_kind(everything()[example], "NetworkPolicy").items():
@@ -552,24 +376,7 @@ def test_parts_can_be_switched_off_and_all_on_at_once() -> None:
         specs = [pod["spec"]["securityContext"] for _, pod in pods(rendered({**GOOD, "user": user}))]
         assert {spec.get(name) for spec in specs for name in ("runAsUser", "runAsGroup", "fsGroup")} == user_ids
         assert all(spec["runAsNonRoot"] for spec in specs)
-    served = {"enabled": True, "ingress": {"enabled": True, "host": "a.example.com", "className": "nginx"}}
-    monitoring = dict.fromkeys(("podMonitor", "serviceMonitor", "rules", "dashboards"), True)
-    made = rendered(
-        {
-            **GOOD,
-            "broker": {"url": "amqps://rabbitmq:5671"},
-            "config": f'grace_s = "1.5m"\nmetrics_token_env = "A"\n{TOKENS}',
-            "files": {"canary.jsonl": "{}\n", "objectives.toml": "# none\n"},
-            "workers": SCALED,
-            "scaling": {"prometheus": "https://p", "authentication": "keda"},
-            "gateway": served,
-            "board": served,
-            "monitoring": {**monitoring, "tokenSecret": "a"},
-            "affinity": {"podAntiAffinity": {}},
-            "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
-            "extraVolumeMounts": [{"name": "models", "mountPath": "/models"}],
-        }
-    )
+    made = rendered({**GOOD, **TABLE["everything"]})
     assert not [problem for each in made.values() for problem in problems(each)]
     assert made[CONFIG]["data"].keys() == {"canary.jsonl", "objectives.toml", "tracejudge.toml"}
     assert {pod["spec"]["terminationGracePeriodSeconds"] for _, pod in pods(made)} == {115}
@@ -579,71 +386,20 @@ def test_parts_can_be_switched_off_and_all_on_at_once() -> None:
     } == {"a"}
 
 
-@contextmanager
-def cluster(annotations: Mapping[str, str]) -> Iterator[str]:
-    """Serve as much of an API server as `lookup` asks for: a ConfigMap of an installed release; yield a kubeconfig."""
-    kinds = {"configmaps": "ConfigMap", "secrets": "Secret"}
-    resources = [
-        {"name": name, "kind": kind, "namespaced": True, "singularName": "", "verbs": ["get", "list"]}
-        for name, kind in kinds.items()
-    ]
-    name = CONFIG[1]
-    installed = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "annotations": annotations}}
-    answers = {
-        "/version": {"major": "1", "minor": "33", "gitVersion": "v1.33.0"},
-        "/api": {"kind": "APIVersions", "versions": ["v1"]},
-        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
-        "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": resources},
-        f"/api/v1/namespaces/judging/configmaps/{name}": installed,
-    }
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer = answers.get(urlsplit(self.path).path)
-            failure = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
-            body = json.dumps(answer or failure).encode()
-            self.send_response(200 if answer else 404)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", free_port()), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        entry = {"cluster": {"server": f"http://127.0.0.1:{server.server_port}"}, "name": "c"}
-        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-        parts = {"clusters": [entry], "users": [{"name": "u", "user": {}}], "contexts": [context]}
-        yield json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "c", **parts})
-        server.shutdown()
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as server:
+        yield server
 
 
-@each_case(
-    ("layout", "version", "upgrade", "says"),
-    [
-        ("1", "0.2.0", {}, "the keys in Redis have layout 1, and this version writes layout 2; drain"),
-        ("1", "0.2.0", {"acceptLayout": "1"}, "have layout 1"),
-        ("1", "0.2.0", {"acceptLayout": "2"}, None),
-        ("2", "0.0.9", {}, r"from 0\.0\.9 to .* skips versions"),
-        ("2", "1.2.0", {}, "skips versions"),
-        ("2", "0.3.0", {}, "is installed and newer"),
-        ("2", "0.0.9", {"skipVersions": True}, None),
-        ("2", "0.1.7", {}, None),
-        ("2", "0.2.0", {}, None),
-    ],
-)
+@each_case(("layout", "version", "upgrade", "says"), TABLE["upgrades"])
 def test_an_upgrade_that_loses_data_or_skips_a_version_is_refused(
-    layout: str, version: str, upgrade: dict[str, Any], says: str | None
+    layout: str, version: str, upgrade: dict[str, Any], says: str | None, cluster: Cluster
 ) -> None:
     """Helm looks up the installed ConfigMap. What passes the guard fails later: this API server has no schemas."""
-    annotations = {"tracejudge/layout": layout, "tracejudge/version": version}
+    cluster.annotations = {"tracejudge/layout": layout, "tracejudge/version": version}
     values = {**GOOD, "upgrade": upgrade}
-    with (
-        cluster(annotations) as kubeconfig,
-        helm_config.Config(namespace="judging", kubeconfig_content=kubeconfig) as config,
-    ):
+    with helm_config.Config(namespace="judging", kubeconfig_content=cluster.kubeconfig) as config:
         with pytest.raises(helm.HelmError) as error:
             config.install(load_chart(), "tracejudge", values, dry_run="server", namespace="judging")
         assert re.search(says or "failed to download openapi", str(error.value)), error.value

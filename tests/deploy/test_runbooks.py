@@ -4,17 +4,16 @@ import re
 import shlex
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import click
 import yaml
-from promtool_run import alert_names, every_rule
+from alert_scenes import alert_names, every_rule
 from queries import dashboards, named_metrics, panels
-from runbook_pages import FOLDER, Page, alerts, alerts_in, pages
 from support.cases import each_case
 from support.scrape import samples_of
 
@@ -28,51 +27,63 @@ from worker.cli import cli
 from worker.core.config.settings import Settings
 from worker.core.telemetry.metrics import OUTCOMES
 
-ROOT = FOLDER.parents[1]
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "runbooks"
 FILES = sorted(RULES.glob("*.yaml"))
 ALERTS = alert_names(FILES)
-PARTS = alerts()
 GUIDE = (FOLDER.parent / "alerts.md").read_text(encoding="utf-8")
-LABELS = {
-    *RATED,
-    "reference",
-    "outcome",
-    "reason",
-    "status",
-    "role",
-    "exporter",
-    "rule",
-    "direction",
-    "le",
-    "what",
-    "budget",
-    "limit",
-    "partition",
-}
+OTHER_LABELS = "reference outcome reason status role exporter rule direction le what budget limit partition"
+LABELS = {*RATED, *re.findall(r"\w+", OTHER_LABELS)}
 PROMETHEUS = {"ALERTS", "alertname", "alertstate", "component", "instance", "job", "severity"}
-WORDS_OF_PROMQL = {
-    "by",
-    "on",
-    "and",
-    "or",
-    "unless",
-    "ignoring",
-    "group_left",
-    "group_right",
-    "offset",
-    "without",
-    "bool",
-}
+WORDS_OF_PROMQL = re.compile("by|on|and|or|unless|ignoring|group_left|group_right|offset|without|bool")
 MOST_LINES = 40
 EXEC = "docker compose -f deploy/compose.yaml exec worker "
 URLS = re.compile(r"curl -s http://localhost:9808/(metrics|readyz|healthz)")
 
-each_page = each_case("page", pages(), ids=repr)
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+QUOTED = re.compile(r"`([^`\n]+)`")
+
+
+class Page:
+    """A page, or the part of a page about one alert, with its code, quotes and names of alerts."""
+
+    def __init__(self, path: Path, alert: str = "") -> None:
+        self.path, self.alert = path, alert
+        self.text = path.read_text(encoding="utf-8")
+        if alert:
+            self.text = self.text.split(f"\n## {alert}\n")[1].split("\n## ")[0]
+        self.prose = BLOCK.sub("", self.text)
+        self.quotes = set(QUOTED.findall(self.prose))
+        self.queries = self._blocks("promql")
+        lines = [line.strip() for block in self._blocks("sh") for line in block.splitlines()]
+        # Lines for a shell, of blocks and of quotes.
+        self.commands = lines + [quote for quote in self.quotes if quote.startswith(("tracejudge ", "docker "))]
+
+    def __repr__(self) -> str:
+        return self.alert or self.path.stem
+
+    @cached_property
+    def certainty(self) -> str:
+        """The paragraph that says how sure the alert is, on one line."""
+        match = re.search(r"^\*\*How sure\.\*\* (.+?)\n\n", self.text, re.MULTILINE | re.DOTALL)
+        assert match, f"{self} does not say how sure it is"
+        return " ".join(match[1].split())
+
+    def _blocks(self, language: str) -> list[str]:
+        return [text for _, name, text in BLOCK.findall(self.text) if name == language]
+
+
+PAGES = [Page(path) for path in sorted(FOLDER.glob("*.md"))]
+PARTS = sorted(
+    (Page(page.path, alert) for page in PAGES for alert in re.findall(r"^## (\w+)$", page.text, re.MULTILINE)), key=repr
+)
+each_page = each_case("page", PAGES, ids=repr)
 each_alert = each_case("part", PARTS, ids=repr)
 
 
-def test_one_part_for_each_alert() -> None:
-    assert [part.alert for part in PARTS] == ALERTS
+def alerts_in(text: str) -> list[str]:
+    """Return the alerts that a text names, each once, in its order."""
+    return list(dict.fromkeys(re.findall(r"\bTraceJudge[A-Z]\w*", text)))
 
 
 @each_alert
@@ -87,7 +98,8 @@ def test_form(part: Page) -> None:
     assert part.queries
 
 
-def test_the_guide_lists_each_alert_with_its_severity() -> None:
+def test_the_guide_lists_each_alert_with_its_severity_and_leads_to_its_part() -> None:
+    assert [part.alert for part in PARTS] == ALERTS
     severities: dict[str, set[str]] = {}
     for rule in (file for file in every_rule(FILES) if "alert" in file):
         severities.setdefault(rule["alert"], set()).add(rule["labels"]["severity"])
@@ -95,22 +107,34 @@ def test_the_guide_lists_each_alert_with_its_severity() -> None:
     listed = [(name, set(severity.strip().split(" or "))) for cell, severity in rows for name in alerts_in(cell)]
     assert sorted(name for name, _ in listed) == ALERTS
     assert dict(listed) == severities
-
-
-def test_the_guide_leads_to_the_part_of_each_alert() -> None:
     links = re.findall(r"\[`(\w+)`\]\(runbooks/([\w-]+\.md)#(\w+)\)", GUIDE)
     assert sorted(links) == [(part.alert, part.path.name, part.alert.lower()) for part in PARTS]
 
 
 @each_page
-def test_links_lead_somewhere(page: Page) -> None:
-    assert [path for path in page.links if not path.exists()] == []
+def test_links_panels_and_quotes_stand_somewhere(page: Page) -> None:
+    """A single word is a setting, a label, a reason or the like; a line of a log or of an answer stands in the code."""
+    links = re.findall(r"\[[^\]]*\]\(([^)#\s]+)\)", page.prose, re.DOTALL)
+    assert [link for link in links if "://" not in link and not (page.path.parent / link).exists()] == []
     assert set(alerts_in(page.text)) <= set(ALERTS)
+    # Titles of the dashboards, which alone stand in double quotes.
+    titles = {
+        panel["title"] for dashboard in dashboards().values() for panel in (*dashboard["panels"], *panels(dashboard))
+    }
+    assert set(re.findall(r'"([^"]+)"', QUOTED.sub("", page.prose))) <= titles
+    for quote in page.quotes:
+        if quote.startswith(("tracejudge ", EXEC)):
+            continue  # a command
+        word = re.fullmatch(r"([a-z_]+)(?: = .+)?", quote)
+        assert word[1] in vocabulary() if word else quote in source(), quote
 
 
 @each_page
 def test_commands_can_be_given(page: Page) -> None:
-    """The command line parses each command with its arguments; none is run."""
+    """The command line parses each command with its arguments; none is run.
+
+    A person on call reads the failures of this alert, not those of all services.
+    """
     for line in page.commands:
         words = shlex.split(line.partition(" | ")[0].removeprefix(EXEC), comments=True)
         if words[0] == "curl":
@@ -119,6 +143,9 @@ def test_commands_can_be_given(page: Page) -> None:
         assert words.pop(0) == "tracejudge", line
         assert ("--last" in words) <= ("--no-follow" in words), f"{line}: it would not end"
         parse([str(TABLE) if word == "FILE" else word for word in words])
+        if line.startswith("tracejudge tail --failed"):
+            assert "--judge " in line, line
+            assert "--service " in line or "`" + line + "`" in page.prose, line
 
 
 def parse(words: list[str]) -> None:
@@ -136,22 +163,13 @@ def parse(words: list[str]) -> None:
 
 
 @each_page
-def test_commands_about_verdicts_name_service_and_judge(page: Page) -> None:
-    """A person on call reads the failures of this alert, not those of all services."""
-    for line in page.commands:
-        if line.startswith("tracejudge tail --failed"):
-            assert "--judge " in line, line
-            assert "--service " in line or "`" + line + "`" in page.prose, line
-
-
-@each_page
 def test_queries_are_of_what_exists(page: Page) -> None:
     """Queries use exported or recorded series and their labels only."""
     for query in page.queries:
         assert named_metrics(query) <= series(), query
         rest = re.sub(r'"[^"]*"|\[[^\]]*\]|\b(tracejudge[_:][\w:]+|up|\d+[smhdw]?)\b', " ", query)
         words = re.findall(r"\b([a-z_]\w*)\b(?! *\(| by\b)", rest)
-        assert set(words) <= LABELS | PROMETHEUS | WORDS_OF_PROMQL, query
+        assert {word for word in words if not WORDS_OF_PROMQL.fullmatch(word)} <= LABELS | PROMETHEUS, query
 
 
 def test_promtool_accepts_the_queries(promtool: str, tmp_path: Path) -> None:
@@ -163,24 +181,6 @@ def test_promtool_accepts_the_queries(promtool: str, tmp_path: Path) -> None:
         [promtool, "check", "rules", "--lint=none", str(path)], capture_output=True, text=True, check=False
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
-
-
-@each_page
-def test_panels_are_on_a_dashboard(page: Page) -> None:
-    titles = {
-        panel["title"] for dashboard in dashboards().values() for panel in (*dashboard["panels"], *panels(dashboard))
-    }
-    assert page.panels <= titles
-
-
-@each_page
-def test_quotes_stand_somewhere(page: Page) -> None:
-    """A single word is a setting, a label, a reason or the like; a line of a log or of an answer stands in the code."""
-    for quote in page.quotes:
-        if quote.startswith(("tracejudge ", EXEC)):
-            continue  # a command
-        word = re.fullmatch(r"([a-z_]+)(?: = .+)?", quote)
-        assert word[1] in vocabulary() if word else quote in source(), quote
 
 
 @each_alert
@@ -249,8 +249,10 @@ def matches(matcher: str, labels: Mapping[str, str]) -> bool:
 
 
 def test_no_alert_repeats_another() -> None:
+    # Shorter lines say so little that others may say the same.
+    lines = {part: {line.strip() for line in part.prose.splitlines() if len(line.strip()) > 70} for part in PARTS}
     for part, other in combinations(PARTS, 2):
-        assert not part.long_lines() & other.long_lines(), f"{part} and {other}"
+        assert not lines[part] & lines[other], f"{part} and {other}"
 
 
 def rules_of(part: Page) -> list[dict[str, Any]]:
@@ -273,12 +275,10 @@ def vocabulary() -> set[str]:
         # Settings of judges stand in the second column.
         rows = re.findall(r"^\| `([a-z_]+)` \|(?: `([a-z_]+)` \|)?", page.read_text(encoding="utf-8"), re.MULTILINE)
         words |= {word for row in rows for word in row}
-    words |= set(
-        re.findall(r'^    [A-Z_]+ = "([a-z_]+)"', code("producers/tracejudge/delivery/buffer.py"), re.MULTILINE)
-    )
     exporters = ("receiver_delivery", "http_exporter", "receiver_client", "otlp_receiver")
-    named = "".join(code(f"worker/base/delivery/{name}.py") for name in exporters)
-    words |= set(re.findall(r'"([a-z_]+)"', named + code("worker/core/telemetry/health.py")))
+    named = [f"worker/base/delivery/{name}.py" for name in exporters] + ["worker/core/telemetry/health.py"]
+    words |= set(re.findall(r'"([a-z_]+)"', text_of(named)))
+    words |= set(re.findall(r'\n    [A-Z_]+ = "([a-z_]+)"', text_of(["producers/tracejudge/delivery/buffer.py"])))
     keys = tomllib.loads(TABLE.read_text(encoding="utf-8"))["watcher"].values()
     return words | {key for part in keys for key in part}
 
@@ -289,9 +289,8 @@ def source() -> str:
     folders = ("worker", "judges", "producers/tracejudge", "deploy/prometheus", "docs")
     kinds = {".py", ".lua", ".toml", ".yaml", ".yml", ".md"}
     paths = (path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.suffix in kinds)
-    files = [path for path in paths if path.parent != FOLDER]
-    return "\n".join(path.read_text(encoding="utf-8") for path in [*files, ROOT / "Makefile", ROOT / "README.md"])
+    return text_of([*(path for path in paths if path.parent != FOLDER), "Makefile", "README.md"])
 
 
-def code(name: str) -> str:
-    return (ROOT / name).read_text(encoding="utf-8")
+def text_of(paths: Iterable[str | Path]) -> str:
+    return "\n".join((ROOT / path).read_text(encoding="utf-8") for path in paths)

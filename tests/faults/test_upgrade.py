@@ -69,7 +69,8 @@ class Upgrade:
         settings = {"models": models, "cascades": cascades, "rules": rules, **more}
         settings |= {"session_idle": 2.0, "session_keep": 600.0}
         command = ("-c", RUN, str(self._folders[version]), "worker.cli", "worker")
-        worker = self.experiment.pipeline.worker(*command, **self.experiment.settings(**settings))
+        # It starts while other programs run.
+        worker = self.experiment.pipeline.worker(*command, wait=False, **self.experiment.settings(**settings))
         self.experiment.workers[version] = worker
 
     def run(self, version: str, *arguments: str) -> None:
@@ -97,11 +98,15 @@ class Upgrade:
 
     def calls(self, version: str) -> float:
         """Count the judge calls of a running worker."""
-        page = self.experiment.workers[version].scrape()
+        worker = self.experiment.workers[version]
+        wait_until(worker.is_up, what=f"the {version} worker")
+        page = worker.scrape()
         return page.total("tracejudge_judge_request_duration_seconds_count")
 
     def check(self) -> None:
         """Check that every evaluation of every trace and conversation was scored once, whoever did it."""
+        for worker in self.experiment.workers.values():
+            wait_until(worker.is_up, what="the last worker")
         # Verdicts of panels and repeats have no spans of their own.
         account = self.experiment.assert_accounting(spans=False)
         published = self.experiment.published

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.pipeline import Pipeline
+from traffic import reads
 from whole_picture import Picture, assembled
 
 
@@ -13,4 +14,4 @@ from whole_picture import Picture, assembled
 def picture(redis_url: str, prefix: str, tmp_path: Path) -> Iterator[Picture]:
     with ExitStack() as stack:
         pipeline = Pipeline(redis_url, prefix, tmp_path, stack)
-        yield stack.enter_context(assembled(pipeline, tmp_path))
+        yield stack.enter_context(assembled(pipeline, tmp_path, reads))

@@ -5,11 +5,11 @@ import time
 
 import msgspec
 import pytest
-from reading_judge import reads, remark
 from support.decision_endpoint import DecisionEndpoint
 from support.pipeline import make_traces
 from support.processes import bounded_s, wait_until
 from support.replies import failing
+from traffic import reads, remark
 from whole_picture import JUDGE_MODEL, Picture
 
 from judges.agreement.cascade import CascadeSums

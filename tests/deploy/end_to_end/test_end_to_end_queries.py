@@ -8,15 +8,13 @@ from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
 import pytest
-from motley_traffic import SERVICE, motley
-from queries import Asked, asked, dashboards, fill, named_metrics, rule_expressions
-from scaled_prometheus import SCALE, SCRAPE_S
+from queries import Asked, asked, fill, named_metrics, opened_values, recorded, rule_expressions
 from scraped import FINDING_S
 from support.pipeline import Pipeline
 from support.scrape import Scrape
-from whole_picture import Picture, assembled
+from traffic import SERVICE, motley, reads
+from whole_picture import SCALE, SCRAPE_S, Picture, assembled
 
-from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.rule_files import generate
 from worker.base.embedded import EmbeddedRedis
 from worker.core.config.settings import Settings
@@ -36,25 +34,15 @@ MOSTLY_SILENT_QUERIES: Final[Mapping[tuple[str, str, str], str]] = {
 }
 """Queries that may find something where the machine is busy, and why."""
 
-LATER: Final = tuple(
-    f"tracejudge_{name}"
-    for name in (
-        *("quality_baseline", "quality_drop", "quality_incident", "quality_silent", "quality_corrected"),
-        *("quality_objective", "quality_below", "safety_incident", "judge_canary", "judge_flip", "judge_kappa"),
-        *(
-            "budget_",
-            "cascade_",
-            "export_parked",
-            "quality_lowest",
-            "quality_highest",
-            "quality_least_drop",
-            "quality_slope",
-        ),
-    )
-)
+_LATER: Final = """
+budget_ cascade_ export_parked judge_canary judge_flip judge_kappa quality_baseline quality_below quality_corrected
+quality_drop quality_highest quality_incident quality_least_drop quality_lowest quality_objective quality_silent
+quality_slope safety_incident
+"""
+LATER: Final = tuple(f"tracejudge_{name}" for name in _LATER.split())
 """How gauges begin that need days of verdicts, objectives, labels, a canary, a second model, a cascade or a budget.
 
-Their queries are asked of served gauges in test_dashboards_queries.
+Their queries are asked of served gauges in test_queries.
 """
 
 
@@ -71,7 +59,7 @@ def found(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("motley")
     with ExitStack() as stack:
         pipeline = Pipeline(redis_server.url, f"motley-{uuid.uuid4().hex[:12]}", folder, stack)
-        picture = stack.enter_context(assembled(pipeline, folder))
+        picture = stack.enter_context(assembled(pipeline, folder, reads))
         worker = stack.enter_context(motley(picture))
         answers = ask_patiently(picture)
         yield Asking(picture, answers, worker.scrape())
@@ -90,26 +78,12 @@ def ask_patiently(picture: Picture) -> dict[Asked, Any]:
     return answers
 
 
+def filled(query: Asked) -> str:
+    return fill(query.expr, opened_values(query.dashboard, f"{SERVICE} / safety / safety / prod", "2s"))
+
+
 def ask(picture: Picture, query: Asked) -> Any:
-    expr = fill(query.expr, when_opened(query.dashboard))
-    return picture.prometheus.query(expr) if query.now else picture.prometheus.query_range(expr, 60)
-
-
-def when_opened(uid: str) -> dict[str, str]:
-    """Return the values of variables when a dashboard opens and its first panel repeats."""
-    values = {
-        "__range": "5m",
-        "__interval": "2s",
-        "graded": ".+",
-        "__rate_interval": "2s",
-        "series": f"{SERVICE} / safety / safety / prod",
-    }
-    for variable in dashboards()[uid]["templating"]["list"]:
-        if variable["type"] == "custom":
-            values[variable["name"]] = variable["current"]["value"]
-        elif variable.get("allValue"):
-            values[variable["name"]] = variable["allValue"]
-    return values
+    return picture.prometheus.query(filled(query)) if query.now else picture.prometheus.query_range(filled(query), 60)
 
 
 def silent(answers: Mapping[Asked, Any]) -> set[tuple[str, str, str]]:
@@ -120,33 +94,21 @@ def silent(answers: Mapping[Asked, Any]) -> set[tuple[str, str, str]]:
     }
 
 
-def recorded() -> set[str]:
-    """Name the recorded series."""
-    return {f"tracejudge:{key.split(':tracejudge:', 1)[1]}" for key in rule_expressions(RULES) if ":tracejudge:" in key}
-
-
 def test_the_shortest_window_at_this_pace_holds_four_scrapes() -> None:
     windows = re.findall(r"\[([0-9]+)ms[\]:]", "".join(generate(scale=SCALE).values()))
-
     assert min(map(int, windows)) >= 4 * SCRAPE_S * 1000
 
 
 def test_every_query_of_every_dashboard_finds_something(found: Asking) -> None:
     assert silent(found.answers) - set(MOSTLY_SILENT_QUERIES) == set(SILENT_QUERIES)
-
-
-def test_each_exception_is_a_query() -> None:
     assert {*SILENT_QUERIES, *MOSTLY_SILENT_QUERIES} <= {(query.dashboard, query.where, query.ref) for query in asked()}
 
 
-def test_every_rule_is_evaluated_without_an_error(found: Asking) -> None:
+def test_every_rule_is_evaluated_without_an_error_and_has_recorded(found: Asking) -> None:
     rules = found.picture.prometheus.rules()
-
     assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}
-    assert len(rules) == len(rule_expressions(RULES))
+    assert len(rules) == len(rule_expressions())
 
-
-def test_every_rule_that_records_has_recorded(found: Asking) -> None:
     def missing() -> set[str]:
         return {name for name in recorded() if not found.picture.prometheus.query(f"last_over_time({name}[10m])")}
 
@@ -157,16 +119,10 @@ def test_every_rule_that_records_has_recorded(found: Asking) -> None:
     assert missing() == set()
 
 
-def test_every_metric_is_on_the_page_of_the_worker(found: Asking) -> None:
+def test_every_metric_and_all_that_is_asked_for_is_on_the_page_of_the_worker_or_recorded(found: Asking) -> None:
     """All that are declared; that those of the contract are among them is tested where they are declared."""
     declared = {family.name for family in Metrics(Settings()).registry.collect()}
-
-    assert {name for name in declared if not found.page.samples(name) and not name.startswith(LATER)} == set()
-
-
-def test_everything_that_is_asked_for_is_on_the_page_or_recorded(found: Asking) -> None:
-    panels = [fill(query.expr, when_opened(query.dashboard)) for query in found.answers]
-    names = {name for expr in (*panels, *rule_expressions(RULES).values()) for name in named_metrics(expr)}
-
-    missing = {name for name in names - recorded() if not found.page.samples(name) and not name.startswith(LATER)}
-    assert missing == set()
+    panels = [filled(query) for query in found.answers]
+    names = {name for expr in (*panels, *rule_expressions().values()) for name in named_metrics(expr)}
+    needed = declared | names - recorded()
+    assert {name for name in needed if not found.page.samples(name) and not name.startswith(LATER)} == set()

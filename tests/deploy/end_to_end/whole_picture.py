@@ -1,7 +1,11 @@
-"""A whole deployment of real processes: Redis, workers, a judge endpoint, Prometheus, Alertmanager and receivers."""
+"""A whole deployment of real processes: Redis, workers, a judge endpoint, Prometheus, Alertmanager and receivers.
 
+Prometheus has our rules at the pace of the test. Its targets come and go; it sends alerts to Alertmanager.
+"""
+
+import re
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -9,20 +13,38 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import httpx
 from alertmanager_run import Alertmanager, running
-from reading_judge import reads
-from scaled_prometheus import ScaledPrometheus, running_prometheus
-from scraped import FINDING_S
+from scraped import FINDING_S, Prometheus, prometheus
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, Worker
 from support.processes import wait_until
+from support.replies import Behaviour, Call
 
 from deploy.rules.alert_settings import PATH as OBJECTIVES
+from deploy.rules.rule_files import generate
+from deploy.rules.templates import TimeScale
 from worker.core.config.settings import Settings
-
-__all__ = ["JUDGE_MODEL", "Heard", "Picture", "assembled"]
 
 JUDGE_MODEL: Final = "judge-1"
 T = TypeVar("T")
+
+
+SCALE: Final = 75
+"""An hour of the rules is 48 seconds. Quicker, a busy machine misses scrapes for what the rules hold for minutes."""
+SCRAPE_S: Final = 0.2
+PACE: Final = TimeScale(SCALE)
+MISSED: Final = "TraceJudgeMetricsAbsent"
+_MISSED_FOR: Final = "600s"
+
+
+def _patient(files: Mapping[str, str]) -> dict[str, str]:
+    """Extend the time until an absent worker raises an alert, which would be four seconds at this pace.
+
+    No worker runs when Prometheus starts, and on a busy machine scrapes of a running worker time out.
+    """
+    alert = re.compile(rf"(  - alert: {MISSED}\n(?:    .*\n)*?    for:) \w+\n")
+    by_name = {name: alert.subn(rf"\1 {_MISSED_FOR}\n", text) for name, text in files.items()}
+    assert sum(changed for _, changed in by_name.values()) == 2, "where no worker is seen, and where others are"
+    return {name: text for name, (text, _) in by_name.items()}
 
 
 class Heard(NamedTuple):
@@ -40,11 +62,16 @@ class Heard(NamedTuple):
         return self.name, self.status, self.labels.get("service", "")
 
 
+def address(worker: Worker) -> str:
+    """Return the address that Prometheus scrapes."""
+    return f"127.0.0.1:{worker.port}"
+
+
 class Picture:
     """The operations and queries of a test on the whole deployment."""
 
     def __init__(
-        self, pipeline: Pipeline, endpoint: ChatEndpoint, prometheus: ScaledPrometheus, alertmanager: Alertmanager
+        self, pipeline: Pipeline, endpoint: ChatEndpoint, prometheus: Prometheus, alertmanager: Alertmanager
     ) -> None:
         self.pipeline, self.endpoint = pipeline, endpoint
         self.prometheus, self.alertmanager = prometheus, alertmanager
@@ -68,8 +95,17 @@ class Picture:
     def watch(self, *judges: str, **settings: Any) -> Worker:
         """Start a worker, and scrape it."""
         worker = self.worker(*judges, **settings)
-        self.prometheus.watch(worker)
+        self.prometheus.watch(address(worker))
         return worker
+
+    def look(self) -> None:
+        """Let the monitor compute its gauges now, in place of once a minute: for a moment another one is active."""
+        store, name = self.pipeline.store, b"another"
+        store.call(lambda client: client.set(store.keys.monitor, name, px=3000))
+        # It notices within two seconds; the active monitor is due at once.
+        wait_until(
+            lambda: store.call(lambda client: client.get(store.keys.monitor)) not in {None, name}, what="the monitor"
+        )
 
     def wait_for(self, expr: str) -> Any:
         """Wait until a query returns series."""
@@ -139,14 +175,23 @@ class Picture:
 
 
 @contextmanager
-def assembled(pipeline: Pipeline, folder: Path) -> Iterator[Picture]:
-    """Start everything except workers and services."""
+def assembled(pipeline: Pipeline, folder: Path, reads: Callable[[Call], Behaviour]) -> Iterator[Picture]:
+    """Start everything except workers and services; the judge endpoint answers by what it reads."""
     folders = {name: folder / name for name in ("alertmanager", "prometheus")}
     for each in folders.values():
         each.mkdir()
     with (
         ChatEndpoint(reads) as endpoint,
         running(folders["alertmanager"]) as alertmanager,
-        running_prometheus(folders["prometheus"], alertmanager) as prometheus,
+        prometheus(
+            folders["prometheus"],
+            _patient(generate(scale=SCALE)),
+            f"{SCRAPE_S * 1000:.0f}ms",
+            # What is lost on its way is sent again; and not sooner, for Alertmanager takes for over what it does not
+            # hear of for four times as long.
+            "--rules.alert.resend-delay=20s",
+            evaluation=PACE("1m"),
+            alertmanager=alertmanager.url.removeprefix("http://"),
+        ) as server,
     ):
-        yield Picture(pipeline, endpoint, prometheus, alertmanager)
+        yield Picture(pipeline, endpoint, server, alertmanager)

@@ -1,17 +1,25 @@
-"""Weeks of judged traffic in the form of the monitor, in which a real worker finds the incidents of a service."""
+"""The traffic of end-to-end tests: answers that say what judges think of them, services at work, and judged weeks."""
 
 import datetime as dt
+import json
 import random
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from contextlib import contextmanager
+from typing import Any, Final, Literal, Self, get_args
+from zlib import crc32
 
 import msgspec
-from busy_services import ENVIRONMENT
-from support.pipeline import Pipeline
-from whole_picture import JUDGE_MODEL
+from support.otlp import OtlpReceiver, failing
+from support.pipeline import Pipeline, Worker, make_traces
+from support.processes import free_port
+from support.replies import Behaviour, Call, answers_json, refuses
+from support.tables import read_table
+from whole_picture import JUDGE_MODEL, Picture
 
+import tracejudge
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
 from worker.base.monitor.counts import field_of
@@ -20,7 +28,116 @@ from worker.base.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Series
 from worker.core.config.settings import Settings
 from worker.features.canary.canary_file import Canary
 
-__all__ = ["DAY_S", "Past", "version"]
+Opinion = Literal["bad", "unknown", "refusal"]
+
+
+def remark(judge: str, opinion: Opinion) -> str:
+    """Write the sentence of an answer that a judge goes by; what bears none for it is good."""
+    return f"For {judge} it is {opinion}."
+
+
+def reads(call: Call) -> Behaviour:
+    """Answer in the form that is asked for, by what the answer says of itself."""
+    schema, material = call.body["response_format"]["json_schema"], call.text()
+    opinions: tuple[Opinion, ...] = get_args(Opinion)
+    # The name of the schema is that of the judge that asks.
+    opinion = next((each for each in opinions if remark(schema["name"], each) in material), None)
+    form = schema["schema"]["properties"]
+    if opinion == "refusal":
+        return refuses()
+    if "sentences" in form:
+        label = "unsupported" if opinion else "supported"
+        line = {"sentence": "It.", "label": label, "rationale": "So.", "excerpt": "words that stand nowhere in it"}
+        return answers_json({"sentences": [line]})
+    if "score" in form:
+        return answers_json({"justification": "It says so itself.", "score": 1 if opinion else 4})
+    result = {"bad": "no", "unknown": "unknown", None: "yes"}[opinion]
+    return answers_json({"rationale": "Let's think step by step. It says so itself.", "result": result})
+
+
+# --- services ---
+
+ENVIRONMENT: Final = "prod"
+Flaws = Mapping[tuple[str, Opinion], float]
+"""By judge and opinion the share of answers that the judge has this opinion of."""
+
+
+def call(number: int, service: str, flaws: Flaws) -> tracejudge.Trace:
+    """Make a call that has just ended; flaws are spread evenly over the numbers, so no luck looks like a fall."""
+    remarks = [remark(*flaw) for flaw, share in flaws.items() if int((number + 1) * share) > int(number * share)]
+    output = " ".join([f"Parcel {number} holds a lamp.", *remarks])
+    place = crc32(service.encode()) * 1_000_000 + number
+    fields: dict[str, Any] = {"service": service, "environment": ENVIRONMENT, "output": output, "ended_at": time.time()}
+    return make_traces(1, first=place, **fields)[0]
+
+
+class BusyServices:
+    """Publishes through the SDK, in a thread, until the block ends."""
+
+    def __init__(self, pipeline: Pipeline, *names: str, each_per_s: float = 10) -> None:
+        """Prepare services whose answers are all good."""
+        self._pipeline, self._each_per_s = pipeline, each_per_s
+        self._flaws: dict[str, Flaws] = {name: {} for name in names}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._publish, name="busy services", daemon=True)
+
+    def __enter__(self) -> Self:
+        tracejudge.init(service="tests", redis_url=self._pipeline.redis_url, prefix=self._pipeline.prefix)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        tracejudge.shutdown()
+
+    def turn(self, service: str, flaws: Flaws) -> None:
+        """Change how a service answers from now on."""
+        assert service in self._flaws
+        self._flaws[service] = flaws
+
+    def _publish(self) -> None:
+        began, published = time.monotonic(), 0
+        while not self._stop.wait(0.02):
+            due = int((time.monotonic() - began) * self._each_per_s)
+            for number in range(published, due):
+                for service, flaws in self._flaws.items():
+                    tracejudge.publish(call(number, service, flaws))
+            published = due
+
+
+# --- all kinds of traffic at once: what scores, what has no score, what is lost or refused, and what comes late ---
+
+SERVICE: Final = "shop"
+
+
+@contextmanager
+def motley(picture: Picture) -> Iterator[Worker]:
+    """Run a worker that judges the traffic until the block ends."""
+    table = read_table(__file__, "motley")
+    for name, model in table["settings"]["models"].items():
+        if model.get("provider") == "openai":
+            away = f"http://127.0.0.1:{free_port()}/v1"
+            model["base_url"] = away if name == "away" else picture.endpoint.base_url
+    with (
+        OtlpReceiver(failing(400)) as receiver,
+        BusyServices(picture.pipeline, SERVICE, "unruled") as services,
+    ):
+        services.turn(SERVICE, {(judge, opinion): share for judge, opinion, share in table["flaws"]})
+        worker = picture.watch(**table["settings"], otlp_endpoint=receiver.endpoint)
+        # A trace that no rule chooses until its user is heard.
+        trace = call(0, "clerk", {})
+        tracejudge.publish(trace)
+        tracejudge.feedback(trace.trace_id, score=-1)
+        # What the SDK would not write: no JSON, a field that nobody knows, and losses of another producer.
+        for fields in table["by_hand"]:
+            picture.pipeline.add(
+                **{name: each if isinstance(each, str) else json.dumps(each) for name, each in fields.items()}
+            )
+        yield worker
+
+
+# --- weeks of judged traffic in the form of the monitor ---
 
 DAY_S: Final = 24 * HOUR_S
 _WEEKS_S: Final = 16 * DAY_S
