@@ -38,7 +38,6 @@ from judges.core.model import ChatRequest, ChatResponse, Price, Tool
 from judges.core.prompt import Block, Message, Prompt, ToolCall, marked
 from judges.core.verdict import Assessment, Call
 from judges.custom import define
-from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
 
@@ -101,11 +100,6 @@ class TestReading:
         assert course(judged(exploring(note=noting), model))["tool_calls"] == {"note": 3}
         assert contents(model.requests[1]) == [material("0"), material("1"), material("2")]
         assert threading.get_ident() not in threads
-
-    def test_the_built_in_model_calls_the_first_tool_and_answers(self) -> None:
-        assessment = judged(exploring(), LexicalModel())
-        assert (assessment.outcome, len(assessment.calls)) == ("scored", 2)
-        assert course(assessment)["tool_calls"] == {"read": 1}
 
     def test_thinking_before_a_tool_call_stays_in_the_history(self) -> None:
         aloud = "<think>Where to look?</think>"

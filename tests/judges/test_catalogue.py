@@ -18,16 +18,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from judge_traces import ASKING, LONG, SHORT, all_samples, served
+from judge_traces import ASKING, LONG, SHORT, served
 from support.cases import each_case
 from tables import table
 
 from judges import catalog
-from judges.calling.evaluation import evaluate, prepared
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge, has_text
 from judges.core.prompt import render
 from judges.core.verdict import Assessment
-from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from judges.registry import CatalogueError, catalogue, load_judges
 from tracejudge import Document, Trace
@@ -179,16 +178,6 @@ class TestDefinition:
 
 
 class TestAnyTrace:
-    @each_judge
-    def test_with_the_lexical_model_every_sample_that_has_what_is_needed_is_answered(self, judge: Judge) -> None:
-        async def judged() -> set[tuple[str, str | None]]:
-            model = LexicalModel()
-            traces = [trace for trace in all_samples() if judge.missing(prepared(judge, trace)) is None]
-            assessments = [await evaluate(judge, trace, model) for trace in traces]
-            return {(each.outcome, each.reason) for each in assessments}
-
-        assert asyncio.run(judged()) <= {("scored", None), ("abstained", None)}
-
     @each_judge
     def test_nothing_is_asked_without_a_needed_input(self, judge: Judge) -> None:
         for need in judge.needs:

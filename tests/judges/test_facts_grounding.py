@@ -7,14 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled, parse
+from judge_traces import LONG, SHORT, all_samples
 from support.cases import each_case
 from tables import outcome, table
 
 from judges.calling.evaluation import evaluate
 from judges.catalog.facts_grounding import JUDGE, Settings, make
 from judges.core.judge import AnsweredPrompt, Judge, Reading
-from judges.core.prompt import Prompt, render
 from judges.core.verdict import Score
 from judges.forms.sentence_labels import Line
 from judges.models.lexical import LexicalModel
@@ -58,34 +57,6 @@ def read_and_score(
         passed = bool(score.value) if name == "grounded" else None
         assert score == Score(name, score.value, score.value, passed=passed)
     return [score.value for score in reading.scores], reading, reading.details
-
-
-class TestPrompt:
-    def test_shows_query_context_and_response_in_this_order(self) -> None:
-        _, user = render(JUDGE.prompts(TRACE)[0])
-        assert parse(user.content) == (
-            ("query", "How long is the warranty?"),
-            ("document 1", "All devices come with a warranty of two years."),
-            ("document 2", "Batteries are not covered by it."),
-            ("response", "Hello! The warranty runs for two years. It covers the battery."),
-        )
-
-    @both_sets
-    def test_the_fixed_part_is_the_same_and_its_example_is_an_answer_in_the_form_it_asks_for(
-        self, judge: Judge
-    ) -> None:
-        traces = [SHORT, LONG, *all_samples(), *(trace for text in HOSTILE.values() for trace in filled(text))]
-        assert [*{prompt.fixed for trace in traces for prompt in judge.prompts(trace)}] == [*judge.fixed_parts]
-        context, _, example = judge.fixed_parts[0].partition("\nAn example\nContext: `")[2].partition("` Response: `")
-        response, _, lines = example.partition("` The answer is:\n")
-        trace = Trace(trace_id="1", service="s", input="q", output=response, context=[context])
-        answer = judge.read(lines)
-        result = judge.score(trace, [AnsweredPrompt(Prompt("", ()), answer)])
-        schema: Any = judge.schema
-        menu = schema["properties"]["sentences"]["items"]["properties"]["label"]["enum"]
-        assert {each.label for each in answer} == set(menu)
-        assert [score.value for score in result.scores] == [0.0, 1 / 3]
-        assert (result.details["fabricated_evidence"], result.details["uncovered_sentences"]) == (0, 0)
 
 
 class TestReading:

@@ -18,7 +18,7 @@ from tables import table
 from judges.calling.evaluation import evaluate
 from judges.catalog import ragbench, ragbench_sources
 from judges.core.judge import AnsweredPrompt, Judge, Reading
-from judges.core.prompt import MATERIAL_RULES, Block, render
+from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment, Score
 from judges.forms.document_support import Shares, scores, shares, weights
 from judges.models.lexical import LexicalModel
@@ -92,25 +92,6 @@ each_form = each_case("case", CASES.values(), ids=CASES)
 
 
 class TestForm:
-    @each_form
-    def test_schema_and_prompt_have_every_key_in_order_and_no_other(self, case: Case) -> None:
-        schema: Any = case.judge.schema
-        entries = schema["properties"]["sentence_support_information"]
-        assert tuple(schema["required"]) == tuple(schema["properties"]) == KEYS
-        assert tuple(entries["items"]["required"]) == tuple(entries["items"]["properties"]) == case.entry_keys
-        assert schema["additionalProperties"] is entries["items"]["additionalProperties"] is False
-        (fixed,) = case.judge.fixed_parts
-        rules, form = fixed.split(MATERIAL_RULES)
-        order = (*KEYS[:5], *case.entry_keys, KEYS[5])
-        assert sorted(order, key=lambda key: form.index(f'"{key}":')) == list(order)
-        assert rules.startswith("You examine")
-        assert case.judge.configured({"lengths": True}).fixed_parts == (fixed,)
-
-    @each_form
-    def test_settings_change_the_version(self, case: Case) -> None:
-        assert case.judge.configured({"lengths": True}).version != case.judge.version
-        assert case.judge.configured({"lengths": "false"}).version == case.judge.version
-
     @each_form
     def test_keys_are_bounded_by_a_pattern_or_listed_for_each_trace(self, case: Case) -> None:
         def bounds(schema: Any) -> list[Mapping[str, Any]]:
@@ -331,14 +312,6 @@ class TestRagbench:
         shown = content.split("<<documents ")[1].split("<<end documents ")[0].split("\n")[1:-1]
         assert [line.split(". ")[0] for line in shown] == list(prompt.about.documents.sentences)
         assert not any(key.startswith("9") for key in prompt.about.documents.sentences)
-
-    def test_the_sentences_of_the_prompt_are_the_scored_ones(self) -> None:
-        for asked in (SHORT, LONG, self.ASKED, *all_samples()[:9]):
-            if ragbench.JUDGE.missing(asked) is None:
-                (prompt,) = ragbench.JUDGE.prompts(asked)
-                about = [prompt.about.documents, prompt.about.answer]
-                rebuilt = ["\n".join(f"{key}. {text}" for key, text in keyed.sentences.items()) for keyed in about]
-                assert [block.value for block in prompt.blocks[-2:]] == rebuilt, asked.trace_id
 
     def test_a_cut_leaves_the_remaining_sentences_as_the_whole(self) -> None:
         long = trace(["One is here.", "Two is here.", "filler " * 9_000])

@@ -1,25 +1,18 @@
 """Relevance, truth and completeness: answers with nine or three keys, the prompt, and results in the pipeline."""
 
-import asyncio
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 import pytest
-from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled
-from support.cases import each_case
+from judge_traces import SHORT, all_samples
 from tables import outcome, table
 
-from judges.calling.evaluation import evaluate
-from judges.catalog.relevance_truth_completeness import JUDGE, STEPS, Grade
+from judges.catalog.relevance_truth_completeness import JUDGE, Grade
 from judges.core.judge import AnsweredPrompt, Judge, Metric, Reading
-from judges.core.model import ModelSettings
-from judges.core.prompt import MATERIAL_RULES, Block
-from judges.core.verdict import Assessment, Score
-from judges.models.lexical import LexicalModel
-from judges.models.scripted import ScriptedModel
+from judges.core.prompt import Block
+from judges.core.verdict import Score
 from judges.parsing.answer import AnswerError
 from tracejudge import Message, Trace
 
@@ -45,7 +38,6 @@ GOOD: Mapping[str, Any] = {
     for metric, grade in READ.items()
     for ending, value in (("", grade.rating), ("Reasoning", grade.reasoning), ("Reasons", [*grade.reasons]))
 }
-both_forms = each_case("judge", [LONG_FORM, SHORT_FORM], ids=["long", "short"])
 
 
 def long(**changes: object) -> str:
@@ -76,10 +68,6 @@ def nine_keys() -> Iterator[tuple[str, tuple[str, object]]]:
 
 
 NINE_KEYS = dict(nine_keys())
-
-
-def run(judge: Judge, trace: Trace, model: LexicalModel | ScriptedModel) -> Assessment:
-    return asyncio.run(evaluate(judge, trace, model))
 
 
 def scored(judge: Judge, text: str) -> Reading:
@@ -175,32 +163,7 @@ class TestDefinition:
         assert list(LONG_FORM.schema["properties"]) == list(GOOD)
 
 
-class TestFixedPart:
-    @both_forms
-    def test_is_the_same_for_every_trace_with_the_steps_in_their_order(self, judge: Judge) -> None:
-        traces = [SHORT, LONG, *(trace for text in HOSTILE.values() for trace in filled(text))]
-        (fixed,) = judge.fixed_parts
-        assert {prompt.fixed for trace in traces for prompt in judge.prompts(trace)} == {fixed}
-        parts = [*(step.rubric for step in STEPS), MATERIAL_RULES, "How to answer"]
-        assert [fixed.count(part) for part in parts] == [1] * 5
-        assert sorted(parts, key=fixed.index) == parts
-        assert re.findall(r'^  "(\w+)": ', fixed, re.MULTILINE) == judge.schema["required"]
-
-    def test_of_the_long_form_explains_each_code_in_its_step_with_an_example(self) -> None:
-        shown = re.split(r"^Step \d\. ", LONG_FORM.fixed_parts[0], flags=re.MULTILINE)[1:]
-        for step, text in zip(STEPS, shown, strict=True):
-            matches = re.findall(r"^- (\w+_reason_\w+): \S.+\. Example: \S.+\.$", text, re.MULTILINE)
-            enum = LONG_FORM.schema["properties"][f"{step.metric}Reasons"]["items"]["enum"]  # type: ignore[index]
-            assert matches == step.codes == enum
-        assert "_reason_" not in SHORT_FORM.fixed_parts[0]
-
-
 class TestMaterial:
-    def test_is_history_query_and_answer(self) -> None:
-        trace = Trace(trace_id="1", service="s", input="Why?", output="So.", messages=[Message("user", "Hi.", "Ada")])
-        (prompt,) = JUDGE.prompts(trace)
-        assert prompt.blocks == (Block("history", "[Ada (user)] Hi."), Block("query", "Why?"), Block("answer", "So."))
-
     def test_without_history_says_so_and_with_one_cannot_say_that_there_is_none(self) -> None:
         for messages in (None, [], [Message("tool", "42"), Message("user", "\n")]):
             (prompt,) = JUDGE.prompts(msgspec.structs.replace(SHORT, messages=messages))
@@ -209,37 +172,6 @@ class TestMaterial:
         messages = [Message("", "No earlier messages.", name=" ")]
         (prompt,) = JUDGE.prompts(msgspec.structs.replace(SHORT, messages=messages))
         assert prompt.blocks[0] == Block("history", "[] No earlier messages.")
-
-
-class TestPipeline:
-    def test_leaves_out_the_oldest_messages_where_all_are_too_long(self) -> None:
-        messages = [Message("user", letter * 30_000) for letter in "abc"]
-        settings = ModelSettings(provider="scripted", model="m", max_input_tokens=14_000)
-        model = ScriptedModel([short(4, 4, 4)], settings)
-        assessment = run(SHORT_FORM, msgspec.structs.replace(SHORT, messages=messages), model)
-        assert assessment.details == {"left_out": {"messages": 2}}
-        (request,) = model.requests
-        assert f"\n[user] {'c' * 30_000}\n" in request.messages[1].content
-
-    def test_asks_once_more_for_an_unreadable_answer_and_not_for_a_grade_off_the_scale(self) -> None:
-        model = ScriptedModel([short(4, "so-so", 2), short(4, 3, 2)])
-        assessment = run(SHORT_FORM, SHORT, model)
-        assert ([score.raw for score in assessment.scores], len(model.requests)) == ([4, 3, 2], 2)
-        model = ScriptedModel([short(4, 6, 2), short(4, 3, 2)])
-        assessment = run(SHORT_FORM, SHORT, model)
-        assert (assessment.outcome, assessment.reason, assessment.scores) == ("unscored", "out_of_range", ())
-        assert len(model.requests) == 1
-
-    @both_forms
-    def test_with_the_lexical_model_scores_every_sample_that_has_a_query(self, judge: Judge) -> None:
-        for trace in all_samples():
-            assessment = run(judge, trace, LexicalModel())
-            if judge.missing(trace) is not None:
-                assert assessment.reason == "missing_input"
-                continue
-            assert assessment.outcome == "scored"
-            assert tuple(score.metric for score in assessment.scores) == METRICS
-            assert [bool(score.rationale) for score in assessment.scores] == [judge is LONG_FORM] * 3
 
 
 def guessed(trace: Trace) -> dict[str, object]:
@@ -262,14 +194,6 @@ class TestHeuristic:
         output = "It is 7 miles to Rome. Perhaps 8. Bye."
         trace = Trace(trace_id="1", service="s", input="Is it a long way to Rome?", output=output)
         assert guessed(trace) == TABLES["guess in words"]
-
-    @both_forms
-    def test_answers_any_text_in_the_form_that_was_asked(self, judge: Judge) -> None:
-        traces = [trace for text in (*HOSTILE.values(), "a" * 100_000, "\ud800") for trace in filled(text)]
-        for trace in [SHORT, LONG, *traces]:
-            answer = judge.heuristic(trace, judge.prompts(trace)[0])
-            assert list(answer) == judge.schema["required"]
-            assert [grade.metric for grade in judge.read(json.dumps(answer))] == list(METRICS)
 
     def test_is_never_sure_of_the_truth(self) -> None:
         assert {guessed(trace)["truth"] for trace in all_samples()} <= {2, 3, 4}

@@ -8,10 +8,6 @@ import pytest
 from attacks import EVERYWHERE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import Status, StatusCode
 from support.cases import each_case
 from tables import table
 from trace_spans import BEGAN_AT, FAILED_ID, LARGE_ID, SLOW_ID, ask, long_trace, step, trace
@@ -22,8 +18,6 @@ from judges.agent.spans import as_json
 from judges.agent.toolbox import TraceToolbox
 from judges.core.prompt import neutralise
 from tracejudge import Message, Span, ToolCall, Trace, Usage
-from tracejudge.otel.joining import join
-from tracejudge.otel.span_buffer import SpanGroup, raw_span
 
 TABLES = table("trace_tools")
 REPORT = "get_span_performance_and_timing_report"
@@ -244,41 +238,6 @@ class TestExporters:
             assert listed(Span("a", "n", **times))[0]["duration_s"] is None
             report = ask(trace(Span("a", "n", **times)), REPORT)
             assert (report["spans_without_usable_times"], report["total_s"], report["slowest"]) == (1, None, [])
-
-    def test_a_trace_of_the_exporter(self) -> None:
-        """Spans that OpenTelemetry's SDK recorded, joined as the exporter joins them."""
-        recorded = InMemorySpanExporter()
-        provider = TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(SimpleSpanProcessor(recorded))
-        tracer = provider.get_tracer("shop")
-        chat = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.input.messages": '[{"role": "user", "content": "Is it open?"}]',
-            "gen_ai.output.messages": '[{"role": "assistant", "content": "Yes, until six."}]',
-        }
-        look_up = {"openinference.span.kind": "TOOL", "tool.name": "hours", "input.value": '{"day": "Monday"}'}
-        with tracer.start_as_current_span("POST /ask"):
-            with tracer.start_as_current_span("hours", attributes=look_up) as tool:
-                tool.record_exception(TimeoutError("no answer from the calendar"))
-                tool.set_status(Status(StatusCode.ERROR))
-            with tracer.start_as_current_span("chat small", attributes=chat):
-                pass
-        raw = [span for finished in recorded.get_finished_spans() if (span := raw_span(finished)) is not None]
-        (root,) = (span for span in raw if span.is_local_root)
-        fields = join(SpanGroup(root, tuple(raw)))
-        assert fields is not None
-        sample = Trace(service="shop", **fields)
-        rows = ask(sample, "list_spans")["spans"]
-        assert [(row["name"], row["kind"], row["status"], row["is_root"]) for row in rows] == [
-            ("POST /ask", "internal", None, True),
-            ("hours", "tool", "error", False),
-            ("chat small", "llm", None, False),
-        ]
-        (match, *_) = ask(sample, "search_trace_regex", pattern="timeouterror")["matches"]
-        assert match["span_id"] == rows[1]["id"]
-        read = json.loads(ask(sample, "get_span", span_id=rows[1]["id"])["content"])
-        assert read["inputs"] == {"day": "Monday"}
-        assert read["outputs"] == "TimeoutError: no answer from the calendar"
 
 
 class TestReport:

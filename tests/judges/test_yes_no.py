@@ -1,12 +1,10 @@
 """The yes/no form and its judges: fixed part, material, needs, scoring and heuristic; the reader is in test_answer."""
 
 import asyncio
-import json
-import time
 
 import msgspec
 import pytest
-from judge_traces import LONG, SHORT, filled, parse, served, yes_no_text
+from judge_traces import LONG, SHORT, parse, yes_no_text
 from support.cases import each_case
 from tables import table
 
@@ -17,26 +15,21 @@ from judges.catalog import (
     equivalence,
     groundedness,
     relevance_to_query,
-    retrieval_relevance,
     safety,
 )
-from judges.core.judge import AnsweredPrompt, Judge, Metric, Reading
+from judges.core.judge import Judge
 from judges.core.model import ModelSettings
-from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, render
-from judges.core.verdict import Assessment, Score
-from judges.forms import yes_no
-from judges.models.lexical import LexicalModel
+from judges.core.prompt import Block, render
+from judges.core.verdict import Assessment
 from judges.models.scripted import ScriptedModel
 from judges.parsing.sentences import shape
 from tracejudge import Trace
 
 WHOLE = (context_sufficiency, correctness, equivalence, groundedness, relevance_to_query, safety)
 OF_WHOLE_TRACES = {module.JUDGE.name: module.JUDGE for module in WHOLE}
-JUDGES = {**OF_WHOLE_TRACES, "retrieval_relevance": retrieval_relevance.JUDGE}
 TABLES = table("yes_no")
 BOTH = "expected_response and expected_facts exclude each other: give one"
 
-each_judge = each_case("judge", JUDGES.values(), ids=JUDGES)
 each_whole_judge = each_case("judge", OF_WHOLE_TRACES.values(), ids=OF_WHOLE_TRACES)
 
 
@@ -50,69 +43,7 @@ def judged(judge: Judge, trace: Trace, *answers: str, **settings: int) -> tuple[
     return asyncio.run(evaluate(judge, trace, model)), len(model.requests)
 
 
-class TestForm:
-    @each_judge
-    def test_the_fixed_part_says_what_to_decide_and_how_to_weigh_before_material_and_form(self, judge: Judge) -> None:
-        for fixed in judge.fixed_parts:
-            role, decide, rest = fixed.split("\n\n", 2)
-            assert role.startswith("You ")
-            assert decide.startswith("What to decide\n")
-            assert rest.startswith("How to weigh\n- ")
-            assert rest.endswith(f"\n\n{MATERIAL_RULES}\n\n{yes_no.FORM}")
-
-    def test_the_form_asks_for_the_reasons_first_and_offers_yes_and_no(self) -> None:
-        assert (
-            f"""\
-How to answer
-{OBJECT_RULES} The object has these two keys, in this order:
-{{
-  "rationale": "<text>",   // your reasons; their first words are `Let's think step by step`, and the weighing follows
-  "result": "yes|no"       // follows from the reasons; write yes or no, nothing else
-}}"""
-            == yes_no.FORM
-        )
-
-    @each_judge
-    def test_the_schema_is_strict_and_has_the_reasons_first(self, judge: Judge) -> None:
-        assert judge.read is yes_no.read
-        properties = {"rationale": {"type": "string"}, "result": {"type": "string", "enum": ["yes", "no"]}}
-        schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-        assert json.dumps(judge.schema) == json.dumps(schema)
-
-
-class TestScoring:
-    @each_whole_judge
-    def test_yes_is_1_and_passes_no_is_0_and_unknown_abstains(self, judge: Judge) -> None:
-        assert judge.metrics == (Metric(judge.name, "0 or 1", "yes"),)
-        for result, value in (("yes", 1.0), ("no", 0.0)):
-            answered = AnsweredPrompt(Prompt("", ()), {"rationale": "So.", "result": result})
-            score = Score(judge.name, value, value, result, passed=result == "yes")
-            assert judge.score(SHORT, [answered]) == Reading((score,), "So.")
-        answered = AnsweredPrompt(Prompt("", ()), {"rationale": "Who can say.", "result": "unknown"})
-        assert judge.score(SHORT, [answered]) == Reading((), "Who can say.")
-
-    @each_judge
-    def test_over_the_real_pipeline(self, judge: Judge) -> None:
-        assessment = asyncio.run(evaluate(judge, SHORT, LexicalModel()))
-        assert (assessment.outcome, assessment.reason) == ("scored", None)
-        assert [score.metric for score in assessment.scores] == list(judge.metric_names)
-        assert [call.status for call in assessment.calls] == ["ok"]
-        assessment, _ = judged(judge, SHORT, yes_no_text("unknown"))
-        assert (assessment.outcome, assessment.reason, assessment.scores) == ("abstained", None, ())
-
-
 class TestHeuristic:
-    @each_judge
-    def test_takes_little_time_and_always_says_the_same(self, judge: Judge) -> None:
-        text = "The warranty of device 17 runs for 2 years, and never longer. " * 64
-        (trace, _) = (judge.prepare(served(judge, sample)) for sample in filled(text))
-        prompt = judge.prompts(trace)[0]
-        start = time.thread_time()
-        answers = [judge.heuristic(trace, prompt) for _ in range(10)]
-        assert time.thread_time() - start < 0.5
-        assert answers == answers[:1] * 10
-        assert str(answers[0]["rationale"]).startswith("Let's think step by step. ")
-
     @each_whole_judge
     def test_gives_the_expected_result_and_says_what_it_compared(self, judge: Judge) -> None:
         for fields, result, reason in TABLES[judge.name]["guesses"]:
@@ -127,18 +58,6 @@ class TestHeuristic:
 
 
 class TestMaterial:
-    @each_whole_judge
-    def test_is_what_the_judge_decides_by_and_its_fixed_part_says_so(self, judge: Judge) -> None:
-        (prompt,) = judge.prompts(SHORT)
-        assert parse(render(prompt)[1].content) == tuple(Block(*block) for block in TABLES[judge.name]["shows"])
-        if "long" in TABLES[judge.name]:
-            (prompt,) = judge.prompts(LONG)
-            assert [block.name for block in prompt.blocks] == TABLES[judge.name]["long"]
-        assert [text for text in TABLES[judge.name]["says"] if text not in judge.fixed_parts[0]] == []
-        by_reference = judge.name in {"correctness", "context_sufficiency"}
-        expected = [judge.prompts(trace)[0].fixed for trace in (SHORT, LONG)] if by_reference else [prompt.fixed]
-        assert list(judge.fixed_parts) == expected
-
     @each_whole_judge
     def test_that_is_needed_is_named_where_it_is_missing(self, judge: Judge) -> None:
         for fields, note in TABLES[judge.name]["missing"]:
