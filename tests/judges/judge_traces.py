@@ -1,20 +1,41 @@
-"""Traces for the judges' tests, and a reader of rendered messages that knows nothing of how they are made."""
+"""Tables and traces for the tests of judges, and a reader of messages that knows nothing of how they are made."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
-from tables import table
+from support.tables import read_table
 
 import judges
 from judges.agent.transcript import transcript
 from judges.core.judge import Judge, Metric
 from judges.core.model import ModelError
 from judges.core.prompt import Block
+from judges.parsing.answer import AnswerError
 from judges.registry import catalogue
 from tracejudge import Document, Message, Tool, ToolCall, Trace
+
+
+def table(name: str) -> Any:
+    return read_table(__file__, name)
+
+
+def outcome(read: Callable[[str], object], text: str) -> object:
+    """Return what was read, or the name of the error."""
+    try:
+        return read(text)
+    except AnswerError as error:
+        return type(error).__name__
+
+
+def misread(read: Callable[[str], object], cases: Mapping[str, Sequence[Any]]) -> dict[str, object]:
+    """Return by name what was found where it is not what a case expects: an answer, or the name of an error."""
+    found = {name: outcome(read, text) for name, (text, _) in cases.items()}
+    return {name: each for name, each in found.items() if each != cases[name][1]}
+
 
 SAMPLES = Path(judges.__file__).parent / "samples"
 SERVICES = ("code-helper", "summariser", "support-bot")

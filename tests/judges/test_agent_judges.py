@@ -14,8 +14,7 @@ import pytest
 from agent_traces import labelled, recording
 from clients.recording import RECORDED
 from families import FAMILIES
-from judge_traces import SHORT, parse
-from tables import table
+from judge_traces import SHORT, parse, table
 
 from judges.agent.transcript import arguments_of, transcript
 from judges.calling.evaluation import evaluate

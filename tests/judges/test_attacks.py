@@ -13,10 +13,9 @@ import msgspec
 import pytest
 from attacks import ATTACKS, EVERYWHERE, LIGHT, PLANTED
 from explorations import Looking, looks
-from families import FAMILIES, TRACE, Family, members, written
+from families import FAMILIES, JUDGES, TRACE, Family, members, written
 from judge_traces import filled, parse, served
 from support.cases import each_case
-from user_judges import JUDGES
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge

@@ -13,12 +13,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from judge_traces import LONG, SHORT, parse
+from families import JUDGES, asking, yaml
+from families import judge as by_template
+from judge_traces import LONG, SHORT, parse, table
 from support.cases import each_case
-from tables import table
-from template_parts import asking, yaml
-from template_parts import judge as by_template
-from user_judges import JUDGES
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge, Metric

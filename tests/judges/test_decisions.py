@@ -8,23 +8,24 @@ import dataclasses
 import functools
 import json
 import math
+import os
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import pytest
 from aiohttp import web
-from deciding import DECIDES, DecisionModel, sure
-from judge_traces import ASKING, LONG, SHORT, served
+from clients.recording import environment
+from judge_traces import ASKING, LONG, SHORT, served, table
 from model_client import KEY, PATIENT, PROMPT, Client
 from msgspec import structs
 from support.decision_endpoint import INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Asked, DecisionEndpoint, cut
-from tables import table
 
 from judges.calling.evaluation import evaluate
 from judges.core.decision import Calibration, Decision, Option, Question
 from judges.core.judge import AnsweredPrompt, DecisionForm, Judge, Reading
-from judges.core.model import BadModelRequestError, ChatRequest, ModelSettings
+from judges.core.model import BadModelRequestError, ChatRequest, ChatResponse, ModelSettings
 from judges.core.prompt import Block, Message, Prompt
 from judges.core.verdict import Assessment, Score
 from judges.custom import define
@@ -32,6 +33,41 @@ from judges.endpoints.client import DelayNotes, LimitedModel, offline_model
 from judges.models.registry import ModelSettingsError, build, check, decides, judge_for
 from judges.registry import catalogue
 from tracejudge import Trace
+
+Answering = Callable[[Question], Decision | None]
+DECIDES: Final = ModelSettings(provider="decisions", base_url="http://localhost", model="decider")
+
+
+def sure(share: float) -> Answering:
+    """Answer all alike: a predicate with a probability, a score or choice with the rest spread over other options."""
+
+    def answer(question: Question) -> Decision:
+        if question.kind == "predicate":
+            return Decision((share,))
+        # Of a score the last option is the best, of a choice the first is.
+        others = [(1 - share) / (len(question.options) - 1)] * (len(question.options) - 1)
+        return Decision((*others, share) if question.kind == "score" else (share, *others))
+
+    return answer
+
+
+class DecisionModel:
+    """Answers each question by a function; None leaves the answers from there on out."""
+
+    def __init__(self, answering: Answering, settings: ModelSettings = DECIDES) -> None:
+        self.settings = settings
+        self.requests: list[ChatRequest] = []
+        self._answering = answering
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        self.requests.append(request)
+        answers = [self._answering(question) for question in request.questions]
+        result = tuple(answer for answer in answers if answer is not None)
+        return ChatResponse("", input_tokens=100, output_tokens=len(result), decisions=result)
+
+    async def aclose(self) -> None:
+        """Close nothing."""
+
 
 TABLES: Final = table("decisions")
 DIALECTS: Final = ("openai", "systemone")
@@ -406,3 +442,36 @@ def test_each_judge_through_both_dialects_of_an_endpoint(server: DecisionEndpoin
         for name, result in asyncio.run(judge_all()).items():
             assert result.outcome == "scored", (name, result.note)
             assert all(call.status == "ok" and call.input_tokens for call in result.calls), name
+
+
+_CHECK = """
+import json, sys
+from openai import OpenAI
+from openai.types.decision import Decision
+from openai.types.decision_create_params import DecisionCreateParams
+from pydantic import TypeAdapter
+def whole(value):
+    # Lists are validated as they are read.
+    if isinstance(value, dict):
+        return {key: whole(one) for key, one in value.items()}
+    return value if isinstance(value, str) else [whole(one) for one in value]
+given = json.load(sys.stdin)
+for body in given["bodies"]:
+    read = whole(TypeAdapter(DecisionCreateParams).validate_python(body))
+    assert read == body, read
+body = given["bodies"][0]
+reply = OpenAI(base_url=given["base_url"], api_key="key").decisions.with_raw_response.create(**body)
+Decision.model_validate_json(reply.text)
+"""
+
+
+@pytest.mark.skipif("TRACEJUDGE_CLIENT_ENVS" not in os.environ, reason="needs a folder for environments")
+def test_the_official_types_accept_what_is_sent_and_what_the_endpoint_answers() -> None:
+    with DecisionEndpoint() as server:
+        assert client(server, "openai").judge(judge_of(MIXED), TRACE).outcome == "scored"
+        bodies = msgspec.json.decode(msgspec.json.encode(server.bodies))
+        requests = json.dumps({"bodies": bodies, "base_url": server.base_url})
+        command = [environment("openai_types", ("openai==3.54.0",)), "-c", _CHECK]
+        done = subprocess.run(command, input=requests, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert bodies[0]["model"] == MODEL

@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from judge_traces import ERRORS, LONG, SHORT, YES_NO, parse, yes_no_text
+from judge_traces import ERRORS, LONG, SHORT, YES_NO, parse, table, yes_no_text
 from support.cases import each_case
 from support.virtual_time import run_virtually
-from tables import table
 
 from judges.calling.evaluation import Clock, evaluate
 from judges.core.judge import AnsweredPrompt, Judge, Reading

@@ -5,9 +5,8 @@ import json
 
 import msgspec
 import pytest
-from judge_traces import ASKING, SHORT, parse, yes_no_text
+from judge_traces import ASKING, SHORT, parse, table, yes_no_text
 from support.cases import each_case
-from tables import table
 
 from judges.calling.evaluation import evaluate
 from judges.catalog.guidelines import JUDGE, Settings, rules

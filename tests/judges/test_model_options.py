@@ -7,14 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from judge_traces import SHORT
+from judge_traces import SHORT, table
 from model_client import REQUEST, WORDS, Client, anthropic, asks, reply_of, result, with_tools
 from model_client import openai as client
 from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint, limited, says
 from support.replies import Behaviour, Call, Reply, answers, calls_tools, failing, rejects, sequence, slow, yes_no
 from support.replies import ToolCall as Wanted
-from tables import table
 
 from judges.core.model import BadModelRequestError, ChatRequest, ModelError, ModelSettings
 from judges.core.prompt import Message, ToolCall

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from model_client import KEY, PROMPT, REQUEST, Client, reply_of
-from raw_server import RawServer
+from judge_traces import table
+from model_client import KEY, PROMPT, REQUEST, Client, RawServer, reply_of
 from support import echo_provider
 from support.cases import each_case
 from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint
 from support.processes import PATIENCE_S, free_port, wait_until
 from support.replies import Reply, failing, hangs, slow, yes_no
-from tables import table
 
 from judges.calling.evaluation import evaluate
 from judges.core.decision import Question

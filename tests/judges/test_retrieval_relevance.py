@@ -10,8 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from judge_traces import SHORT, parse, yes_no_text
-from tables import table
+from judge_traces import SHORT, parse, table, yes_no_text
 
 from judges.calling.evaluation import evaluate, prepared
 from judges.catalog.retrieval_relevance import JUDGE, Shown
