@@ -7,10 +7,8 @@ metrics, and of its requests for a short trace and a long one. After a change th
 """
 
 import asyncio
-import difflib
 import hashlib
 import json
-import os
 import re
 import sys
 from collections import Counter
@@ -28,8 +26,10 @@ from judge_traces import (
     LONG,
     SAMPLES,
     SHORT,
+    UPDATES,
     YES_NO,
     all_samples,
+    compare,
     filled,
     references,
     served,
@@ -54,22 +54,11 @@ from tracejudge import Document, Trace
 FOLDER = Path(__file__).parent
 GOLDEN = FOLDER / "golden"
 CASES = {"short": SHORT, "long": LONG}
-UPDATES = os.environ.get("UPDATE_GOLDEN") == "1"
 RUN_WORDS = 8
 RUNS = (FOLDER / "corpora" / "published_runs.bin").read_bytes()
 """Digests of 5 bytes, one for each run of eight words of the prompts of MLflow 3.18 and 2.22: no text of them."""
 TABLES = table("catalogue")
 each_judge = each_case("judge", ASKING.values(), ids=ASKING)
-
-
-def compare(path: Path, actual: str) -> None:
-    if UPDATES:
-        path.write_bytes(actual.encode())
-    expected = path.read_bytes().decode() if path.exists() else ""
-    if actual != expected:
-        names = (f"golden/{path.name}", "rendered now")
-        diff = difflib.unified_diff(expected.split("\n"), actual.split("\n"), *names, lineterm="")
-        pytest.fail("\n".join(("the prompt has changed; if it should have: UPDATE_GOLDEN=1", *diff)), pytrace=False)
 
 
 def written(judge: Judge, trace: Trace) -> str:
