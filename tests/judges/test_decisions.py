@@ -6,18 +6,21 @@ What is sent, what is read, what each bad answer becomes, and what the answers m
 import asyncio
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
+import random
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pytest
 from aiohttp import web
 from clients.recording import environment
-from judge_traces import ASKING, LONG, SHORT, served, table
+from judge_traces import ASKING, LONG, SHORT, compare, served, table
 from model_client import KEY, PATIENT, PROMPT, Client
 from msgspec import structs
 from support.decision_endpoint import INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Asked, DecisionEndpoint, cut
@@ -281,17 +284,60 @@ def rated(judge: Judge) -> str:
     return next(metric.name for metric in judge.metrics if metric.pass_rule is not None)
 
 
-def test_each_judge_passes_and_fails_by_the_probabilities() -> None:
-    for name, judge in FORMS.items():
-        for share, passes in ((0.9, True), (0.05, False)):
-            assessment = decided(judge, DecisionModel(sure(share)))
-            assert assessment.outcome == "scored", name
-            score = next(result for result in assessment.scores if result.metric == rated(judge))
-            assert score.passed is passes, (name, share)
-            assert score.probability is not None, name
-            assert 0 <= score.value <= 1, name
-            # Completeness has no value where no sentence is relevant.
-            assert {result.metric for result in assessment.scores} | {"completeness"} >= {*judge.metric_names}, name
+ASKED_ANEW: Final[Mapping[str, Judge]] = {
+    **FORMS,
+    **{
+        f"{name} {json.dumps(changes)}": catalogue()[name].configured(changes) for name, changes in TABLES["configured"]
+    },
+    **{
+        f"instructions {json.dumps(row[0])}": define("tone", {"instructions": "Is {{ outputs }} so?", "result": row[0]})
+        for row in TABLES["results"]
+    },
+}
+CALIBRATIONS: Final = (
+    None,
+    Calibration(threshold=0.6, platt=(0.8, -0.3)),
+    Calibration(isotonic=((0.1, 0.3), (0.8, 0.6))),
+)
+
+
+def drawn(seed: str) -> Answering:
+    """Answer each question with other probabilities, the same in each run."""
+    draw = random.Random(seed)
+
+    def answer(question: Question) -> Decision:
+        if question.kind == "predicate":
+            return Decision((draw.random(),))
+        weights = [draw.random() ** 3 for _ in question.options]
+        return Decision(tuple(weight / sum(weights) for weight in weights))
+
+    return answer
+
+
+def rounded(value: object) -> object:
+    if isinstance(value, float):
+        return round(value, 5)
+    if isinstance(value, Mapping):
+        return {key: rounded(each) for key, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def test_what_any_answers_mean_is_in_the_golden_file() -> None:
+    """Each form, as built in, configured or of a user, for drawn answers, with and without calibrations."""
+    lines = []
+    for (name, judge), trace, calibration in itertools.product(ASKED_ANEW.items(), (SHORT, LONG), CALIBRATIONS):
+        model = DecisionModel(drawn(f"{name} {trace.service} {calibration}"))
+        maps = {} if calibration is None else dict.fromkeys(judge.metric_names, calibration)
+        form = judge_for(judge, DECIDES, maps)
+        assessment = asyncio.run(evaluate(form, served(judge, trace), model))
+        asked = [question.kind for request in model.requests for question in request.questions]
+        fields = msgspec.to_builtins(structs.replace(assessment, calls=()))
+        kept = {
+            key: each for key, each in fields.items() if key in {"reason", "scores", "rationale", "details"} and each
+        }
+        lines.append(f"{name}, {trace.service}, {calibration}\n  asks {asked}\n  {json.dumps(rounded(kept))}\n")
+        assert form.version == judge_for(judge, DECIDES, maps).version, name
+    compare(Path(__file__).with_name("golden_decisions.txt"), "".join(lines))
 
 
 def test_a_calibration_moves_the_threshold_and_makes_another_version() -> None:
@@ -390,35 +436,6 @@ def test_many_questions_are_divided_into_several_requests() -> None:
         assert (sum(sizes), max(sizes)) == (questions, 400), name
         assert assessment.outcome == "scored", name
         assert len(assessment.calls) == len(sizes), name
-
-
-def test_grounding_is_that_of_the_least_grounded_sentence_with_a_passage_that_was_looked_up() -> None:
-    trace = Trace(
-        trace_id="1" * 32,
-        service="shop",
-        input="How long?",
-        output="The warranty runs for two years. The moon is far.",
-        context=["All devices come with a warranty of two years. Loans are free."],
-    )
-    answers = iter([Decision((0.9, 0.05, 0.0, 0.05)), Decision((0.1, 0.6, 0.2, 0.1))])
-    assessment = decided(catalogue()["facts_grounding"], DecisionModel(lambda _question: next(answers)), trace)
-    by_metric = {result.metric: result for result in assessment.scores}
-    assert by_metric["grounded"].probability == pytest.approx(0.2)
-    assert (by_metric["grounded"].passed, by_metric["supported_share"].value) == (False, 0.5)
-    first, second = assessment.details["sentences"]
-    assert first["passage"] == "All devices come with a warranty of two years."
-    assert "passage" not in second
-    assert "looked up" in assessment.details["passages"]
-
-
-def test_precision_is_the_expected_share_and_passes_by_the_number_of_relevant_documents() -> None:
-    judge = catalogue()["retrieval_relevance"].configured({"pass_at": 0.5})
-    trace = Trace(**{**structs.asdict(SHORT), "context": ["One.", "Two."]})
-    answers = iter([Decision((0.8,)), Decision((0.4,))])
-    assessment = decided(judge, DecisionModel(lambda _question: next(answers)), trace)
-    assert assessment.scores[0].value == pytest.approx(0.6)
-    assert assessment.scores[0].probability == pytest.approx(1 - 0.2 * 0.6)
-    assert [result["retrieval_relevance"] for result in assessment.details["documents"]] == [1, 0]
 
 
 def test_each_judge_through_both_dialects_of_an_endpoint(server: DecisionEndpoint) -> None:
