@@ -187,7 +187,7 @@ SCENES: dict[str, tuple[Judge, Sequence[Step | str] | ScriptedModel]] = {
 }
 
 
-def test_what_is_said_and_what_becomes_of_it() -> None:
+def test_scenes_are_those_of_the_golden_file() -> None:
     """Each scene as the model sees it: what each request adds, and the verdict; the golden file has them all."""
     written = []
     for name, (judge, steps) in SCENES.items():

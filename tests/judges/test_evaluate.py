@@ -187,7 +187,7 @@ SCENES: Mapping[str, tuple[Sequence[Any], Judge, Trace]] = {
 }  # fmt: skip
 
 
-def test_what_is_asked_and_what_becomes_of_it() -> None:
+def test_scenes_are_those_of_the_golden_file() -> None:
     """What each request adds to the one before, and the assessment; the golden file has every scene."""
     written = []
     for name, (steps, judge, trace) in SCENES.items():

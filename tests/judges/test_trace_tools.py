@@ -151,7 +151,7 @@ class TestTasks:
         assert page["content"].startswith('"found": 333, "text": "Bestellung')
 
 
-def test_what_the_tools_return() -> None:
+def test_replies_are_those_of_the_golden_file() -> None:
     """The golden file has the replies of each scene, and those to wrong calls."""
     written = []
     for name, (fields, calls) in TABLES["scenes"].items():
