@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping
 
 import msgspec
-from judge_traces import HOSTILE, filled
-from tables import table
+from judge_traces import HOSTILE, filled, table
 
 from tracejudge import Document, Message, Trace
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from raw_server import Certificate
+from model_client import Certificate
 from support.processes import PATIENCE_S
 
 from judges.agent import loop

@@ -1,22 +1,65 @@
-"""The families of judges by the form of their answer: two good answers of each, and what they score.
+"""Families of judges by the form of their answer, with judges as users define them and with templates.
 
-Every family is asked about the same trace. ``good`` and ``other`` differ in every score, so that a test can tell
-which of two answers counted.
+All are asked about one trace. ``good`` and ``other`` answers differ in every score, so that a test can tell which of
+two counted. A new kind of user's judge is one more row of ``data/user_judges.json``: hostile traces and broken
+answers go through all.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
-from judge_traces import SHORT
-from tables import table
-from user_judges import BY_NAME, JUDGES
+from judge_traces import SHORT, table
 
 from judges.core.judge import Judge
+from judges.custom import define
 from judges.forms import yes_no
+from judges.registry import catalogue
 from tracejudge import Document, Trace
 
-__all__ = ["FAMILIES", "TRACE", "Family", "Scores", "members", "written"]
+
+class UserJudge(NamedTuple):
+    """A definition, two results of different worth that its model may give, and what each scores.
+
+    Attributes:
+        family: The name under which the tables of broken answers speak of its form.
+    """
+
+    family: str
+    table: Mapping[str, object]
+    good: object
+    other: object
+    good_score: float
+    other_score: float
+
+
+BY_NAME = {name: UserJudge(*row) for name, row in table("user_judges")["judges"].items()}
+JUDGES: Mapping[str, Judge] = {
+    **{name: judge for name, judge in catalogue().items() if judge.run is None},
+    **{name: define(name, each.table) for name, each in BY_NAME.items()},
+}
+"""The built-in judges and these."""
+
+
+FACTS = (Path(__file__).parent / "templates" / "facts.yaml").read_text(encoding="utf-8")
+"""A file in the published form, with the three variables of FACTS."""
+
+
+def yaml(template: object, variables: Sequence[str], **more: object) -> str:
+    """Write a template file; JSON is YAML."""
+    return json.dumps({"prompt": {"template": template, "template_variables": list(variables), **more}})
+
+
+def judge(text: str, table: Mapping[str, object] | None = None, name: str = "mine") -> Judge:
+    return define(name, {"template": {"file": "mine.yaml", "text": text}, **(table or {})})
+
+
+def asking(*variables: str, **table: object) -> Judge:
+    """Make a judge whose template names each variable once."""
+    return judge(yaml(" ".join(f"{{{{{name}}}}}" for name in variables), variables), table)
+
 
 TRACE = Trace(
     trace_id="4bf92f3577b34da6a3ce929d0e0e4736",

@@ -1,20 +1,48 @@
-"""Traces for the judges' tests, and a reader of rendered messages that knows nothing of how they are made."""
+"""Tables and traces for the tests of judges, and a reader of messages that knows nothing of how they are made."""
 
+import difflib
+import itertools
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
-from tables import table
+import pytest
+from msgspec import structs
+from support.tables import read_table
 
 import judges
 from judges.agent.transcript import transcript
 from judges.core.judge import Judge, Metric
-from judges.core.model import ModelError
+from judges.core.model import ChatRequest, ModelError
 from judges.core.prompt import Block
+from judges.core.prompt import Message as Sent
+from judges.core.verdict import Assessment
+from judges.parsing.answer import AnswerError
 from judges.registry import catalogue
 from tracejudge import Document, Message, Tool, ToolCall, Trace
+
+
+def table(name: str) -> Any:
+    return read_table(__file__, name)
+
+
+def outcome(read: Callable[[str], object], text: str) -> object:
+    """Return what was read, or the name of the error."""
+    try:
+        return read(text)
+    except AnswerError as error:
+        return type(error).__name__
+
+
+def misread(read: Callable[[str], object], cases: Mapping[str, Sequence[Any]]) -> dict[str, object]:
+    """Return by name what was found where it is not what a case expects: an answer, or the name of an error."""
+    found = {name: outcome(read, text) for name, (text, _) in cases.items()}
+    return {name: each for name, each in found.items() if each != cases[name][1]}
+
 
 SAMPLES = Path(judges.__file__).parent / "samples"
 SERVICES = ("code-helper", "summariser", "support-bot")
@@ -108,3 +136,50 @@ def parse(content: str) -> tuple[Block, ...]:
 def yes_no_text(result: object, rationale: object = "It is so.") -> str:
     """Write an answer as a good model does."""
     return json.dumps({"rationale": rationale, "result": result}, ensure_ascii=False)
+
+
+UPDATES = os.environ.get("UPDATE_GOLDEN") == "1"
+SHOWN_CHARS = 300
+
+
+def compare(path: Path, actual: str) -> None:
+    """Compare with a golden file, which UPDATE_GOLDEN=1 writes."""
+    if UPDATES:
+        path.write_bytes(actual.encode())
+    expected = path.read_bytes().decode() if path.exists() else ""
+    if actual != expected:
+        names = (f"{path.parent.name}/{path.name}", "now")
+        diff = difflib.unified_diff(expected.split("\n"), actual.split("\n"), *names, lineterm="")
+        pytest.fail("\n".join(("the text has changed; if it should have: UPDATE_GOLDEN=1", *diff)), pytrace=False)
+
+
+def told(requests: Sequence[ChatRequest], assessment: Assessment) -> str:
+    """Write what each request adds to the one before it, and what became of all; the times of calls are left out."""
+    lines: list[str] = []
+    before: Sequence[Sent] = ()
+    for request in requests:
+        pairs = enumerate(zip(before, request.messages, strict=False))
+        same = next((place for place, (old, new) in pairs if old != new), min(len(before), len(request.messages)))
+        calls = " no calls," if request.tools and not request.may_call else ""
+        bound = f"{request.output_factor} x {request.max_output_tokens} tokens"
+        lines.append(f"-- {bound},{calls} {same} of {len(before)} messages before")
+        lines += map(_line, request.messages[same:])
+        before = request.messages
+    fields = msgspec.to_builtins(structs.replace(assessment, calls=()))
+    runs = itertools.groupby(
+        f"{c.status} {c.finish_reason} {c.input_tokens}/{c.output_tokens}" for c in assessment.calls
+    )
+    fields["calls"] = [f"{call} x{len([*times])}" for call, times in runs]
+    left = {name: value for name, value in fields.items() if value not in ([], (), {}, None, [0, 0.0], (0, 0.0))}
+    lines.append(f"== {json.dumps(left, ensure_ascii=False)}")
+    return "\n".join(line.rstrip() for line in (*lines, "final" if assessment.is_final else "not final"))
+
+
+def _line(message: Sent) -> str:
+    text = message.content.encode(errors="backslashreplace").decode()
+    if len(text) > SHOWN_CHARS:
+        half = SHOWN_CHARS // 2
+        text = f"{text[:half]} [{len(text) - 2 * half} more] {text[-half:]}"
+    asks = "".join(f"\n   asks {call.id} {call.name} {call.arguments[:80]}" for call in message.tool_calls)
+    of = f" {message.tool_call_id}" if message.tool_call_id else ""
+    return f"{message.role}{of}: {text}{asks}"

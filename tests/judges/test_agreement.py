@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import table
+from judge_traces import table
 
 from judges.agreement import cascade_share, pass_share
 from judges.agreement.cascade import CascadeSums, estimate_cascade, plain_is_as_good, second_floor

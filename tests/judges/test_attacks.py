@@ -6,7 +6,6 @@ planted verdict and nothing else.
 """
 
 import asyncio
-import json
 import re
 from collections.abc import Callable, Mapping
 
@@ -14,10 +13,9 @@ import msgspec
 import pytest
 from attacks import ATTACKS, EVERYWHERE, LIGHT, PLANTED
 from explorations import Looking, looks
-from families import FAMILIES, TRACE, Family, members, written
+from families import FAMILIES, JUDGES, TRACE, Family, members, written
 from judge_traces import filled, parse, served
 from support.cases import each_case
-from user_judges import JUDGES
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
@@ -263,19 +261,3 @@ class TestLayouts:
         assert len(heads) == max(len(messages), 1)
         head = r"No earlier messages\." if not messages else rf"\[{_LABEL}(?:\({_LABEL}\))?\] .*"
         assert all(re.fullmatch(head, line) for line in heads)
-
-    def test_every_line_of_facts_begins_a_fact(self) -> None:
-        facts = ["One.\n- Two.", "", f"{json.dumps(PLANTED)}\n- Three.", "Four.\r\n- Five."]
-        trace = msgspec.structs.replace(filled("A text.")[1], expected_facts=facts)
-        for name in ("correctness", "context_sufficiency"):
-            (prompt,) = catalogue()[name].prompts(trace)
-            claim = next(block.value for block in parse(render(prompt)[1].content) if "- One." in block.value)
-            assert sum(line.startswith("- ") for line in claim.split("\n")) == 3
-
-    def test_every_line_of_guidelines_that_begins_with_a_number_begins_a_rule(self) -> None:
-        judge = catalogue()["guidelines"]
-        rules = ["Be kind.\n2. Say yes.", " ", "Be brief.\r\n3. Say yes.", "9. Say yes."]
-        trace = msgspec.structs.replace(filled("A text.")[0], guidelines=rules)
-        (prompt,) = judge.prompts(judge.prepare(trace))
-        shown = dict(parse(render(prompt)[1].content))["guidelines"]
-        assert [line[:2] for line in shown.split("\n") if re.match(r"\d", line)] == ["1.", "2.", "3."]

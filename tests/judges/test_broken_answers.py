@@ -18,14 +18,12 @@ import msgspec
 import pytest
 import yaml
 from explorations import Looking, looks
-from families import FAMILIES, TRACE, Family, members, written
+from families import FAMILIES, JUDGES, TRACE, Family, members, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_traces import ASKING, served
+from judge_traces import ASKING, served, table
 from msgspec import structs
 from support.cases import each_case
-from tables import table
-from user_judges import JUDGES
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import AnsweredPrompt, Judge

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from judge_traces import ASKING, ERRORS, LONG, SHORT, served, yes_no_text
+from judge_traces import ASKING, ERRORS, LONG, SHORT, served, table, yes_no_text
 from model_client import (
     KEY,
     PROMPT,
@@ -28,7 +28,6 @@ from model_client import (
 from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint
 from support.replies import Behaviour, Reply, answers, failing, no_choices, not_json, yes_no
-from tables import table
 
 from judges.core.judge import MIN_OUTPUT_TOKENS
 from judges.core.model import BadModelRequestError, ModelSettings, ModelUnavailableError

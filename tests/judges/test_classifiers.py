@@ -18,11 +18,11 @@ import numpy as np
 import onnx
 import pytest
 from aiohttp import web
+from judge_traces import table
 from model_client import Client
 from onnx import TensorProto, helper, numpy_helper
 from support.cases import each_case
 from support.loopback import LoopbackServer
-from tables import table
 
 from judges.core.decision import Calibration, Decision, Question
 from judges.core.judge import DecisionForm, Judge, Reading

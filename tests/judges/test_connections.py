@@ -12,14 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 import pytest
-from model_client import REQUEST, WORDS, Client
+from judge_traces import table
+from model_client import REQUEST, WORDS, Certificate, Client, RawServer
 from model_client import openai as client
-from raw_server import Certificate, RawServer
 from support.endpoint import ChatEndpoint
 from support.processes import PATIENCE_S
 from support.replies import Reply as Answer
 from support.replies import answers, cuts, failing, gathering, slow, yes_no
-from tables import table
 
 from judges.core.model import ModelError, ModelRejectedError, ModelSettings, ModelUnavailableError
 from judges.models.credentials import ProxyRefusedError, is_guarded, proxy_for, tls_context
@@ -34,6 +33,9 @@ CHUNKED = (
 CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 422 Unprocessable\r\nRETRY-after: 3\r\ncontent-length: 0\r\n\r\n"
 BROKEN = {
     "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    "a status that is no number": b"HTTP/1.1 " + WORDS.encode() + b"\r\n\r\n",
+    "a header without a colon": b"HTTP/1.1 200 OK\r\n" + WORDS.encode() + b"\r\n\r\n",
+    "a chunk without a length": CHUNKED.replace(b"1\r\n{", WORDS.encode(), 1),
     "another protocol": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
     "a length that is no number": b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
     "two lengths": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",

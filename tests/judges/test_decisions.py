@@ -6,25 +6,29 @@ What is sent, what is read, what each bad answer becomes, and what the answers m
 import asyncio
 import dataclasses
 import functools
+import itertools
 import json
 import math
+import os
+import random
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pytest
 from aiohttp import web
-from deciding import DECIDES, DecisionModel, sure
-from judge_traces import ASKING, LONG, SHORT, served
+from clients.recording import environment
+from judge_traces import ASKING, LONG, SHORT, compare, served, table
 from model_client import KEY, PATIENT, PROMPT, Client
 from msgspec import structs
 from support.decision_endpoint import INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Asked, DecisionEndpoint, cut
-from tables import table
 
 from judges.calling.evaluation import evaluate
 from judges.core.decision import Calibration, Decision, Option, Question
 from judges.core.judge import AnsweredPrompt, DecisionForm, Judge, Reading
-from judges.core.model import BadModelRequestError, ChatRequest, ModelSettings
+from judges.core.model import BadModelRequestError, ChatRequest, ChatResponse, ModelSettings
 from judges.core.prompt import Block, Message, Prompt
 from judges.core.verdict import Assessment, Score
 from judges.custom import define
@@ -32,6 +36,41 @@ from judges.endpoints.client import DelayNotes, LimitedModel, offline_model
 from judges.models.registry import ModelSettingsError, build, check, decides, judge_for
 from judges.registry import catalogue
 from tracejudge import Trace
+
+Answering = Callable[[Question], Decision | None]
+DECIDES: Final = ModelSettings(provider="decisions", base_url="http://localhost", model="decider")
+
+
+def sure(share: float) -> Answering:
+    """Answer all alike: a predicate with a probability, a score or choice with the rest spread over other options."""
+
+    def answer(question: Question) -> Decision:
+        if question.kind == "predicate":
+            return Decision((share,))
+        # Of a score the last option is the best, of a choice the first is.
+        others = [(1 - share) / (len(question.options) - 1)] * (len(question.options) - 1)
+        return Decision((*others, share) if question.kind == "score" else (share, *others))
+
+    return answer
+
+
+class DecisionModel:
+    """Answers each question by a function; None leaves the answers from there on out."""
+
+    def __init__(self, answering: Answering, settings: ModelSettings = DECIDES) -> None:
+        self.settings = settings
+        self.requests: list[ChatRequest] = []
+        self._answering = answering
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        self.requests.append(request)
+        answers = [self._answering(question) for question in request.questions]
+        result = tuple(answer for answer in answers if answer is not None)
+        return ChatResponse("", input_tokens=100, output_tokens=len(result), decisions=result)
+
+    async def aclose(self) -> None:
+        """Close nothing."""
+
 
 TABLES: Final = table("decisions")
 DIALECTS: Final = ("openai", "systemone")
@@ -245,17 +284,60 @@ def rated(judge: Judge) -> str:
     return next(metric.name for metric in judge.metrics if metric.pass_rule is not None)
 
 
-def test_each_judge_passes_and_fails_by_the_probabilities() -> None:
-    for name, judge in FORMS.items():
-        for share, passes in ((0.9, True), (0.05, False)):
-            assessment = decided(judge, DecisionModel(sure(share)))
-            assert assessment.outcome == "scored", name
-            score = next(result for result in assessment.scores if result.metric == rated(judge))
-            assert score.passed is passes, (name, share)
-            assert score.probability is not None, name
-            assert 0 <= score.value <= 1, name
-            # Completeness has no value where no sentence is relevant.
-            assert {result.metric for result in assessment.scores} | {"completeness"} >= {*judge.metric_names}, name
+ASKED_ANEW: Final[Mapping[str, Judge]] = {
+    **FORMS,
+    **{
+        f"{name} {json.dumps(changes)}": catalogue()[name].configured(changes) for name, changes in TABLES["configured"]
+    },
+    **{
+        f"instructions {json.dumps(row[0])}": define("tone", {"instructions": "Is {{ outputs }} so?", "result": row[0]})
+        for row in TABLES["results"]
+    },
+}
+CALIBRATIONS: Final = (
+    None,
+    Calibration(threshold=0.6, platt=(0.8, -0.3)),
+    Calibration(isotonic=((0.1, 0.3), (0.8, 0.6))),
+)
+
+
+def drawn(seed: str) -> Answering:
+    """Answer each question with other probabilities, the same in each run."""
+    draw = random.Random(seed)
+
+    def answer(question: Question) -> Decision:
+        if question.kind == "predicate":
+            return Decision((draw.random(),))
+        weights = [draw.random() ** 3 for _ in question.options]
+        return Decision(tuple(weight / sum(weights) for weight in weights))
+
+    return answer
+
+
+def rounded(value: object) -> object:
+    if isinstance(value, float):
+        return round(value, 5)
+    if isinstance(value, Mapping):
+        return {key: rounded(each) for key, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def test_what_any_answers_mean_is_in_the_golden_file() -> None:
+    """Each form, as built in, configured or of a user, for drawn answers, with and without calibrations."""
+    lines = []
+    for (name, judge), trace, calibration in itertools.product(ASKED_ANEW.items(), (SHORT, LONG), CALIBRATIONS):
+        model = DecisionModel(drawn(f"{name} {trace.service} {calibration}"))
+        maps = {} if calibration is None else dict.fromkeys(judge.metric_names, calibration)
+        form = judge_for(judge, DECIDES, maps)
+        assessment = asyncio.run(evaluate(form, served(judge, trace), model))
+        asked = [question.kind for request in model.requests for question in request.questions]
+        fields = msgspec.to_builtins(structs.replace(assessment, calls=()))
+        kept = {
+            key: each for key, each in fields.items() if key in {"reason", "scores", "rationale", "details"} and each
+        }
+        lines.append(f"{name}, {trace.service}, {calibration}\n  asks {asked}\n  {json.dumps(rounded(kept))}\n")
+        assert form.version == judge_for(judge, DECIDES, maps).version, name
+    compare(Path(__file__).with_name("golden_decisions.txt"), "".join(lines))
 
 
 def test_a_calibration_moves_the_threshold_and_makes_another_version() -> None:
@@ -356,35 +438,6 @@ def test_many_questions_are_divided_into_several_requests() -> None:
         assert len(assessment.calls) == len(sizes), name
 
 
-def test_grounding_is_that_of_the_least_grounded_sentence_with_a_passage_that_was_looked_up() -> None:
-    trace = Trace(
-        trace_id="1" * 32,
-        service="shop",
-        input="How long?",
-        output="The warranty runs for two years. The moon is far.",
-        context=["All devices come with a warranty of two years. Loans are free."],
-    )
-    answers = iter([Decision((0.9, 0.05, 0.0, 0.05)), Decision((0.1, 0.6, 0.2, 0.1))])
-    assessment = decided(catalogue()["facts_grounding"], DecisionModel(lambda _question: next(answers)), trace)
-    by_metric = {result.metric: result for result in assessment.scores}
-    assert by_metric["grounded"].probability == pytest.approx(0.2)
-    assert (by_metric["grounded"].passed, by_metric["supported_share"].value) == (False, 0.5)
-    first, second = assessment.details["sentences"]
-    assert first["passage"] == "All devices come with a warranty of two years."
-    assert "passage" not in second
-    assert "looked up" in assessment.details["passages"]
-
-
-def test_precision_is_the_expected_share_and_passes_by_the_number_of_relevant_documents() -> None:
-    judge = catalogue()["retrieval_relevance"].configured({"pass_at": 0.5})
-    trace = Trace(**{**structs.asdict(SHORT), "context": ["One.", "Two."]})
-    answers = iter([Decision((0.8,)), Decision((0.4,))])
-    assessment = decided(judge, DecisionModel(lambda _question: next(answers)), trace)
-    assert assessment.scores[0].value == pytest.approx(0.6)
-    assert assessment.scores[0].probability == pytest.approx(1 - 0.2 * 0.6)
-    assert [result["retrieval_relevance"] for result in assessment.details["documents"]] == [1, 0]
-
-
 def test_each_judge_through_both_dialects_of_an_endpoint(server: DecisionEndpoint) -> None:
     assert FORMS
     for dialect in DIALECTS:
@@ -406,3 +459,36 @@ def test_each_judge_through_both_dialects_of_an_endpoint(server: DecisionEndpoin
         for name, result in asyncio.run(judge_all()).items():
             assert result.outcome == "scored", (name, result.note)
             assert all(call.status == "ok" and call.input_tokens for call in result.calls), name
+
+
+_CHECK = """
+import json, sys
+from openai import OpenAI
+from openai.types.decision import Decision
+from openai.types.decision_create_params import DecisionCreateParams
+from pydantic import TypeAdapter
+def whole(value):
+    # Lists are validated as they are read.
+    if isinstance(value, dict):
+        return {key: whole(one) for key, one in value.items()}
+    return value if isinstance(value, str) else [whole(one) for one in value]
+given = json.load(sys.stdin)
+for body in given["bodies"]:
+    read = whole(TypeAdapter(DecisionCreateParams).validate_python(body))
+    assert read == body, read
+body = given["bodies"][0]
+reply = OpenAI(base_url=given["base_url"], api_key="key").decisions.with_raw_response.create(**body)
+Decision.model_validate_json(reply.text)
+"""
+
+
+@pytest.mark.skipif("TRACEJUDGE_CLIENT_ENVS" not in os.environ, reason="needs a folder for environments")
+def test_the_official_types_accept_what_is_sent_and_what_the_endpoint_answers() -> None:
+    with DecisionEndpoint() as server:
+        assert client(server, "openai").judge(judge_of(MIXED), TRACE).outcome == "scored"
+        bodies = msgspec.json.decode(msgspec.json.encode(server.bodies))
+        requests = json.dumps({"bodies": bodies, "base_url": server.base_url})
+        command = [environment("openai_types", ("openai==3.54.0",)), "-c", _CHECK]
+        done = subprocess.run(command, input=requests, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert bodies[0]["model"] == MODEL

@@ -9,14 +9,13 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_traces import SHORT, yes_no_text
+from judge_traces import SHORT, table, yes_no_text
 from model_client import KEY, anthropic, openai, reply_of
 from msgspec import structs
 from support.cases import each_case
 from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint
 from support.replies import Reply, failing, not_json
-from tables import table
 
 from judges.core.model import ChatRequest, ChatResponse, ModelError, Quota, Window
 from judges.core.prompt import Message

@@ -1,6 +1,5 @@
 """What an endpoint of either chat API takes: which options, how much an answer may need, and tools."""
 
-import asyncio
 import itertools
 import json
 from collections.abc import Iterator
@@ -8,15 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from judge_traces import SHORT
+from judge_traces import SHORT, table
 from model_client import REQUEST, WORDS, Client, anthropic, asks, reply_of, result, with_tools
 from model_client import openai as client
-from raw_server import RawServer
 from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint, limited, says
 from support.replies import Behaviour, Call, Reply, answers, calls_tools, failing, rejects, sequence, slow, yes_no
 from support.replies import ToolCall as Wanted
-from tables import table
 
 from judges.core.model import BadModelRequestError, ChatRequest, ModelError, ModelSettings
 from judges.core.prompt import Message, ToolCall
@@ -63,19 +60,6 @@ class TestOpenAI:
         """Azure's addresses bear their version so."""
         for end in ("/", "?api-version=2024-10-21"):
             repeat(client(f"{endpoint.base_url}{end}"), 2)
-
-    def test_connections_are_kept(self) -> None:
-        async def twice() -> list[str]:
-            model = client(server.base_url).model
-            try:
-                return [(await model.complete(REQUEST)).text for _ in range(2)]
-            finally:
-                await model.aclose()
-
-        body = b'{"choices": [{"message": {"content": "Yes."}}]}'
-        with RawServer(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body), closes=False) as server:
-            assert asyncio.run(twice()) == ["Yes.", "Yes."]
-            assert server.connections == 1
 
 
 class TestOpenAIOptions:

@@ -10,9 +10,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_traces import ASKING, HOSTILE, LONG, SHORT, all_samples, filled, key_of, parse, served
+from judge_traces import ASKING, HOSTILE, LONG, SHORT, all_samples, filled, key_of, parse, served, table
 from support.cases import each_case
-from tables import table
 
 from judges.core import prompt as prompt_module
 from judges.core.judge import Judge

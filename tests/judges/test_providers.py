@@ -10,15 +10,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from model_client import KEY, PROMPT, REQUEST, WORDS, Client, reply_of
-from raw_server import RawServer
+from judge_traces import table
+from model_client import KEY, PROMPT, REQUEST, Client, RawServer, reply_of
 from support import echo_provider
 from support.cases import each_case
 from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint
 from support.processes import PATIENCE_S, free_port, wait_until
 from support.replies import Reply, failing, hangs, slow, yes_no
-from tables import table
 
 from judges.calling.evaluation import evaluate
 from judges.core.decision import Question
@@ -131,21 +130,6 @@ class TestProviders:
         with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, socket.create_connection(deaf.getsockname()):
             failure = client(provider, f"http://127.0.0.1:{deaf.getsockname()[1]}").fails(ASKED)
         assert (failure.reason, "(TimeoutError)" in str(failure)) == ("judge_unavailable", True)
-
-    def test_something_that_speaks_no_http_is_unavailable(self, provider: str) -> None:
-        words = WORDS.encode()
-        for reply in (
-            b"SSH-2.0-" + words + b"\r\n\r\n",
-            b"HTTP/1.1 " + words + b"\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\n" + words + b"\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\nContent-Length: " + words + b"\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + words + b"\r\n",
-            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 19\r\n\r\n" + words,
-            b"HTTP/1.1 200 OK\r\nX: " + words * 10_000 + b"\r\n\r\n",
-        ):
-            with RawServer(reply) as server:
-                root_url = server.base_url.removesuffix("/v1")
-                assert client(provider, root_url).fails(ASKED).reason == "judge_unavailable", reply[:80]
 
     def test_no_answer_in_time_is_a_timeout_and_ends_the_request(self, provider: str) -> None:
         with Endpoint() as server:

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from judge_traces import LONG, SHORT, parse, yes_no_text
-from tables import table
+from judge_traces import SHORT, parse, table, yes_no_text
 
 from judges.calling.evaluation import evaluate, prepared
 from judges.catalog.retrieval_relevance import JUDGE, Shown
@@ -68,11 +67,6 @@ class TestPrompts:
         ]
         spans = [Span("1", "search", kind="RETRIEVER", outputs="3 found"), Span("2", "chat", kind="LLM", outputs=["x"])]
         assert JUDGE.prompts(asked("Water.", spans=spans)) == JUDGE.prompts(asked("Water."))
-
-    def test_have_one_fixed_part(self) -> None:
-        (fixed,) = JUDGE.fixed_parts
-        assert {prompt.fixed for prompt in JUDGE.prompts(LONG)} == {fixed}
-        assert "The rationale then says what the document is about and why that does not help." in fixed
 
     def test_spans_with_documents_stand_for_an_absent_context(self) -> None:
         for context in (None, [], [" "]):

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 from attacks import LIGHT
-from judge_traces import LONG, SHORT, parse
+from families import FACTS, asking, judge, yaml
+from judge_traces import LONG, SHORT, parse, table
 from support.cases import each_case
-from tables import table
-from template_parts import FACTS, asking, judge, yaml
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge, Metric

@@ -1,29 +1,90 @@
-"""The six tools over one trace: tasks of a judge, what each tool gives, spans as exporters leave them, wrong calls."""
+"""The six tools over one trace: what each gives, spans as exporters leave them, wrong calls, and searches."""
 
+import gc
 import json
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Iterable, Iterator
+from itertools import count
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import msgspec
 import pytest
 from attacks import EVERYWHERE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import Status, StatusCode
+from judge_traces import compare, table
 from support.cases import each_case
-from tables import table
-from trace_spans import BEGAN_AT, FAILED_ID, LARGE_ID, SLOW_ID, ask, long_trace, step, trace
 
+from judges.agent import patterns
 from judges.agent import spans as span_contents
-from judges.agent.patterns import _ESCAPE, _meant, views  # two ways to read escapes are compared
-from judges.agent.spans import as_json
+from judges.agent.patterns import (  # two ways to read escapes are compared
+    _ESCAPE,
+    Clocks,
+    Pieces,
+    SearchBudget,
+    _meant,
+    views,
+)
+from judges.agent.spans import Contents, Steps, as_json
 from judges.agent.toolbox import TraceToolbox
 from judges.core.prompt import neutralise
-from tracejudge import Message, Span, ToolCall, Trace, Usage
-from tracejudge.otel.joining import join
-from tracejudge.otel.span_buffer import SpanGroup, raw_span
+from tracejudge import Span, ToolCall, Trace
+
+BEGAN_AT = 1_760_000_000.0
+FAILED_ID, SLOW_ID, LARGE_ID = "00000000000000d9", "0000000000000065", "000000000000014d"
+_LINE = "Bestellung 4711: zwei Lampen “hell”, 日本語で返事, ready to ship by noon.\n"
+
+
+def step(span_id: str, parent_id: str | None = None, start: float | None = 0.0, took: float = 1.0, **more: Any) -> Span:
+    """Make a span that begins so many seconds after the trace; without times where the start is None."""
+    times = {} if start is None else {"started_at": BEGAN_AT + start, "ended_at": BEGAN_AT + start + took}
+    return Span(**{"span_id": span_id, "name": f"step {span_id}", "parent_id": parent_id, **times, **more})
+
+
+def trace(*spans: Span, **more: Any) -> Trace:
+    """Make a trace of spans."""
+    return Trace(**{"trace_id": "4b" * 16, "service": "shop", "output": "Done.", "spans": list(spans) or None, **more})
+
+
+def ask(asked: TraceToolbox | Trace, name: str, /, **arguments: Any) -> dict[str, Any]:
+    """Call a tool as a model does."""
+    opened = TraceToolbox(asked) if isinstance(asked, Trace) else asked
+    answer = json.loads(opened.call(name, json.dumps(arguments)))
+    assert isinstance(answer, dict)
+    return answer
+
+
+def long_trace(large_bytes: int = 1_000_000) -> Trace:
+    """Make a trace of 400 spans."""
+    root = step("f" * 16, None, 0.0, 60.0, name="POST /ask", kind="server")
+    calls = [ToolCall("find_order", {"id": 4711}, error="TimeoutError")]
+    return trace(
+        root, *(_ordinary(number, large_bytes) for number in range(399)), input="Where is it?", tool_calls=calls
+    )
+
+
+def _ordinary(number: int, large_bytes: int) -> Span:
+    span_id = f"{number:016x}"
+    text = {"found": number, "text": _LINE * (large_bytes // len(_LINE.encode()) if span_id == LARGE_ID else 40)}
+    outputs, status = json.dumps(text), "ok"
+    if span_id == FAILED_ID:
+        outputs, status = json.dumps({"error": "no answer\nOrderServiceDown: 503 from the store"}), "STATUS_CODE_ERROR"
+    took = 7.5 if span_id == SLOW_ID else 0.1
+    return Span(
+        span_id=span_id,
+        name=f"find_order {number}",
+        parent_id="f" * 16,
+        started_at=BEGAN_AT + number * 0.12,
+        ended_at=BEGAN_AT + number * 0.12 + took,
+        status=status,
+        inputs={"id": number},
+        outputs=text if span_id == LARGE_ID else outputs,
+        attributes={"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "find_order", "attempt": 1},
+    )
+
 
 TABLES = table("trace_tools")
 REPORT = "get_span_performance_and_timing_report"
@@ -90,47 +151,33 @@ class TestTasks:
         assert page["content"].startswith('"found": 333, "text": "Bestellung')
 
 
-class TestInfo:
-    def test_says_what_stands_outside(self) -> None:
-        spans = (step("a", started_at=BEGAN_AT, ended_at=BEGAN_AT + 2.5), step("b", "a", status="ERROR"))
-        given = {"id": "1" * 16, "model": "small", "user_id": "somebody", "error": "it failed", "usage": Usage(3, 4)}
-        assert ask(trace(*spans, **given, started_at=BEGAN_AT), "get_trace_info") == TABLES["info"]
+def test_replies_are_those_of_the_golden_file() -> None:
+    """The golden file has the replies of each scene, and those to wrong calls."""
+    written = []
+    for name, (fields, calls) in TABLES["scenes"].items():
+        whole = {"trace_id": "4b" * 16, "service": "shop", "output": "Done.", **fields}
+        toolbox = TraceToolbox(msgspec.convert(whole, Trace))
+        written += [
+            f"## {name}",
+            *(f"{tool} {more}\n  {json.dumps(ask(toolbox, tool, **more))}" for tool, more in calls),
+        ]
+    unreadable = ask(trace(Span(span_id="a", name=7)), "list_spans")  # type: ignore[arg-type]
+    assert "cannot read this trace" in unreadable["error"]
+    toolbox = TraceToolbox(trace(step("a")))
+    slips = (("list_spans", text) for text in ("", " ", "{}", '{"max_results": null}', '{"max_results": "100"}'))
+    for name, arguments in (*((row[0], row[1]) for row in TABLES["wrong calls"]), *slips):
+        written.append(f"## {name} {arguments[:100]}\n  {toolbox.call(name, arguments)}")
+    compare(Path(__file__).with_name("golden_tools.txt"), "\n".join(written) + "\n")
 
+
+class TestInfo:
     def test_expectations_feedback_and_users_are_shown_by_no_tool(self) -> None:
         toolbox = TraceToolbox(trace(step("a"), expected_response="SECRET", guidelines=["SECRET"], user_id="SECRET"))
         read = [toolbox.call(name, "{}") for name in NAMES] + [toolbox.call("get_span", '{"span_id": "trace"}')]
         assert "SECRET" not in "".join(read)
 
-    def test_a_trace_without_spans_is_one_step_and_searched_once(self) -> None:
-        calls, messages = [ToolCall("count", {"of": "lamps"}, 2)], [Message("system", "Be short.")]
-        asked = trace(input="How many?", output="Two.", messages=messages, tool_calls=calls)
-        rows = ask(asked, "list_spans")
-        assert [(row["id"], row["is_root"]) for row in rows["spans"]] == [("trace", True)]
-        assert "no recorded spans" in rows["note"]
-        assert "no recorded spans" in ask(asked, "get_trace_info")["note"]
-        read = content(asked)
-        assert read["inputs"] == {"messages": [{"role": "system", "content": "Be short."}], "input": "How many?"}
-        made = [{"name": "count", "arguments": {"of": "lamps"}, "result": 2}]
-        assert read["outputs"] == {"output": "Two.", "tool_calls": made}
-        reply = ask(asked, "search_trace_regex", pattern="HOW MANY")
-        assert [(match["span_id"], match["match"]) for match in reply["matches"]] == [("trace", "How many")]
-
 
 class TestSpan:
-    def test_only_attributes_that_are_asked_for_and_inputs_and_outputs_that_stand_in_attributes(self) -> None:
-        read = content(trace(step("a", inputs="in", attributes={"x": 1, "y": 2})), attributes_to_fetch=["y", "z"])
-        assert (read["inputs"], read["attributes"]) == ("in", {"y": 2})
-        for asked, said in (
-            ("input.value", "output.value"),
-            ("gen_ai.input.messages", "gen_ai.output.messages"),
-            ("traceloop.entity.input", "traceloop.entity.output"),
-            ("mlflow.spanInputs", "mlflow.spanOutputs"),
-        ):
-            sample = trace(step("a", attributes={asked: '{"q": 1}', said: "out", "other": 3}))
-            read = content(sample)
-            assert (read["inputs"], read["outputs"], read["attributes"]) == ('{"q": 1}', "out", {"other": 3})
-            assert content(sample, attributes_to_fetch=[asked])["attributes"] == {asked: '{"q": 1}'}
-
     def test_a_page_token_of_another_content_is_refused(self) -> None:
         toolbox = TraceToolbox(trace(step("a", outputs="x" * 500, attributes={"y": "z" * 50})))
         token = ask(toolbox, "get_root_span", max_content_length=100)["page_token"]
@@ -159,10 +206,6 @@ class TestSpan:
 
 
 class TestList:
-    def test_rows_say_what_tells_steps_apart(self) -> None:
-        second = step("b", "a", 1.0, 0.25, kind="llm", status="STATUS_CODE_ERROR", attributes={"x": 1, "y": 2})
-        assert listed(step("a", None, 0.0, 4.0, kind="server"), second)[1] == TABLES["row"]
-
     def test_pages_hold_every_span_once_and_are_never_too_large(self, long_box: TraceToolbox) -> None:
         read = list(pages(long_box, "list_spans", max_results=90))
         assert [len(page["spans"]) for page in read] == [90, 90, 90, 90, 40]
@@ -176,21 +219,6 @@ class TestList:
 
 
 class TestWrongCalls:
-    def test_are_told_what_to_send_instead(self) -> None:
-        for name, arguments, told in TABLES["wrong calls"]:
-            answer = json.loads(TraceToolbox(trace(step("a"))).call(name, arguments))
-            assert list(answer) == ["error"], (name, arguments)
-            assert told in answer["error"], (name, arguments)
-
-    def test_slips_of_weak_models_are_read(self) -> None:
-        for arguments in ("", " ", "{}", '{"max_results": null}', '{"max_results": "100"}'):
-            answer = json.loads(TraceToolbox(trace(step("a"))).call("list_spans", arguments))
-            assert len(answer["spans"]) == 1, arguments
-
-    def test_an_unreadable_trace_is_a_tool_error_and_no_exception(self) -> None:
-        toolbox = TraceToolbox(trace(Span(span_id="a", name=7)))  # type: ignore[arg-type]
-        assert "cannot read this trace" in ask(toolbox, "list_spans")["error"]
-
     def test_tools_are_strict_objects_with_words_for_each_argument(self) -> None:
         tools = TraceToolbox(trace()).tools
         assert [tool.name for tool in tools] == NAMES
@@ -204,20 +232,6 @@ class TestWrongCalls:
 class TestExporters:
     """Kinds and states in any spelling, roots that are missing, circles, odd times."""
 
-    def test_kind_is_one_word_for_all_dialects_and_status_any_spelling(self) -> None:
-        for kind, attributes, shown in TABLES["kinds"]:
-            assert listed(step("a", kind=kind, attributes=attributes))[0]["kind"] == shown, (kind, attributes)
-        for status, shown in TABLES["states"]:
-            assert listed(step("a", status=status))[0]["status"] == shown, status
-
-    def test_the_root_is_chosen(self) -> None:
-        for rows, root, roots in TABLES["roots"]:
-            spans = [step(*row) for row in rows]
-            reply = ask(trace(*spans), "get_root_span")
-            assert reply["span_id"] == root, rows
-            assert [row["id"] for row in listed(*spans) if row["is_root"]] == roots, rows
-            assert reply.get("other_roots", []) == [other for other in roots if other != root], rows
-
     def test_ids_that_are_shared_are_told_apart_and_every_step_is_found_by_its_own(self) -> None:
         rows = listed(step("a"), step("a", "a", 1.0), step("b", "a", 2.0), step("", "a", 3.0), step("trace", None, 4.0))
         ids = [(row["id"], row["parent_id"]) for row in rows]
@@ -230,75 +244,6 @@ class TestExporters:
         sample = trace(step("trace"), input="q")
         own = ask(sample, "get_trace_info")["id_of_trace_itself"]
         assert json.loads(ask(sample, "get_span", span_id=own)["content"])["inputs"] == {"input": "q"}
-
-    def test_times_are_in_seconds_since_the_trace_began(self) -> None:
-        rows = listed(step("late", None, 5.5, 0.25), step("early", None, 2.0), step("without", None, None))
-        times = [(row["id"], row["start_s"], row["end_s"]) for row in rows]
-        assert times == [("early", 0.0, 1.0), ("late", 3.5, 3.75), ("without", None, None)]
-        read = json.loads(ask(trace(Span("a", "n", started_at=1e300)), "get_root_span")["content"])
-        assert read["started_at"] == "1e+300"
-
-    def test_times_that_cannot_be_used_give_no_duration(self) -> None:
-        infinite = {"started_at": float("inf"), "ended_at": float("nan")}
-        for times in ({"started_at": 5.0, "ended_at": 4.0}, {"started_at": 5.0}, {"ended_at": 5.0}, infinite):
-            assert listed(Span("a", "n", **times))[0]["duration_s"] is None
-            report = ask(trace(Span("a", "n", **times)), REPORT)
-            assert (report["spans_without_usable_times"], report["total_s"], report["slowest"]) == (1, None, [])
-
-    def test_a_trace_of_the_exporter(self) -> None:
-        """Spans that OpenTelemetry's SDK recorded, joined as the exporter joins them."""
-        recorded = InMemorySpanExporter()
-        provider = TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(SimpleSpanProcessor(recorded))
-        tracer = provider.get_tracer("shop")
-        chat = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.input.messages": '[{"role": "user", "content": "Is it open?"}]',
-            "gen_ai.output.messages": '[{"role": "assistant", "content": "Yes, until six."}]',
-        }
-        look_up = {"openinference.span.kind": "TOOL", "tool.name": "hours", "input.value": '{"day": "Monday"}'}
-        with tracer.start_as_current_span("POST /ask"):
-            with tracer.start_as_current_span("hours", attributes=look_up) as tool:
-                tool.record_exception(TimeoutError("no answer from the calendar"))
-                tool.set_status(Status(StatusCode.ERROR))
-            with tracer.start_as_current_span("chat small", attributes=chat):
-                pass
-        raw = [span for finished in recorded.get_finished_spans() if (span := raw_span(finished)) is not None]
-        (root,) = (span for span in raw if span.is_local_root)
-        fields = join(SpanGroup(root, tuple(raw)))
-        assert fields is not None
-        sample = Trace(service="shop", **fields)
-        rows = ask(sample, "list_spans")["spans"]
-        assert [(row["name"], row["kind"], row["status"], row["is_root"]) for row in rows] == [
-            ("POST /ask", "internal", None, True),
-            ("hours", "tool", "error", False),
-            ("chat small", "llm", None, False),
-        ]
-        (match, *_) = ask(sample, "search_trace_regex", pattern="timeouterror")["matches"]
-        assert match["span_id"] == rows[1]["id"]
-        read = json.loads(ask(sample, "get_span", span_id=rows[1]["id"])["content"])
-        assert read["inputs"] == {"day": "Monday"}
-        assert read["outputs"] == "TimeoutError: no answer from the calendar"
-
-
-class TestReport:
-    # Identity, parent, start and duration in seconds, kind, and state where there is one.
-    GIVEN = trace(*(step(*row, kind=kind, status=[*state, None][0]) for *row, kind, state in TABLES["steps"]))
-
-    def test_time_of_a_step_itself_is_without_those_below_it(self) -> None:
-        report = ask(self.GIVEN, REPORT)
-        assert {row["id"]: row["self_s"] for row in report["slowest"]}["root"] == 1.0
-        assert [row["id"] for row in report["most_time_by_themselves"]][:2] == ["three", "one"]
-        assert report["total_s"] == 10.0
-        # Steps below that outlast those above count only within them.
-        report = ask(trace(step("a", None, 1.0, 2.0), step("b", "a", 0.0, 1.5), step("c", "a", 2.5, 9.0)), REPORT)
-        assert {row["id"]: row["self_s"] for row in report["slowest"]}["a"] == 1.0
-
-    def test_time_by_kind_and_overlapping_spans(self) -> None:
-        report = ask(self.GIVEN, REPORT)
-        assert report["by_kind"] == TABLES["by kind"]
-        # Steps that only touch do not overlap.
-        assert report["overlaps"] == TABLES["overlaps"]
 
 
 SMALL = settings(max_examples=60, deadline=None)
@@ -405,3 +350,235 @@ class TestProperties:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(span_contents, "_AT_ONCE_CHARS", slice_chars)  # else only long texts are divided
             assert as_json(value) == neutralise(json.dumps(value, ensure_ascii=False))
+
+
+BOUND_S = 3.0
+"""Of computing in this thread, which is no longer where others compute; a second is promised."""
+WORDS = "error|exception|timeout|failed"
+
+
+def find(toolbox: TraceToolbox, pattern: str, **more: Any) -> dict[str, Any]:
+    return ask(toolbox, "search_trace_regex", pattern=pattern, **more)
+
+
+def search(text: object, pattern: str, **more: Any) -> dict[str, Any]:
+    return find(TraceToolbox(trace(step("a", outputs=text))), pattern, **more)
+
+
+def matches(text: object, pattern: str, **more: Any) -> list[str]:
+    return [match["match"] for match in search(text, pattern, **more)["matches"]]
+
+
+class TestMatches:
+    def test_have_as_much_around_them_wherever_a_piece_begins(self) -> None:
+        for place in (50_000, *range(17_500, 20_300, 97)):
+            (match,) = search("x" * place + "needle", "needle", surrounding_content_length=1000)["matches"]
+            assert match["before"] == "x" * 1000
+        (match,) = search("日本語 here 日本語", "here", surrounding_content_length=8)["matches"]
+        assert (match["before"], match["after"]) == ("本語 ", " 日本"), "whole characters"
+
+    def test_are_those_of_one_look_through_all(self) -> None:
+        """A piece that began within a quotation would take what stands between two for one."""
+        text = "".join(f"'{'q' * (number % 90)}' {'-' * (number % 70)} " for number in range(900))
+        reply = search(text, "'[^']*'", max_matches=200)
+        found = reply["matches"]
+        while reply["there_are_more"]:
+            reply = search(text, "'[^']*'", page_token=reply["page_token"])
+            found += reply["matches"]
+        assert [match["match"] for match in found] == re.findall("'[^']*'", text)
+
+    def test_are_found_behind_line_breaks_and_whatever_the_escapes(self) -> None:
+        inner = {"text": "first\nSecond"}
+        for said in ("first\nSecond", inner, json.dumps(inner), json.dumps({"text": json.dumps(inner)})):
+            assert matches(said, r"\bSecond") == matches(said, r"(?m)^Second") == ["Second"], said
+            assert matches(said, r"^Second") == [], said
+        for said in ("Müller 😀", json.dumps("Müller 😀"), json.dumps({"a": json.dumps("Müller 😀")})):
+            assert matches(said, "MÜLLER 😀") == ["Müller 😀"], "case does not count"
+        assert matches(r"C:\new\table", r"C:\\new\\table") == [r"C:\new\table"]
+        assert matches(r'{"a": "\ud800 needle"}', "needle") == ["needle"]
+
+    def test_span_keys_and_values(self) -> None:
+        for pattern in ('"status": "down"', r'"status":\s*"down"', "status.{1,6}down"):
+            assert len(matches({"status": "down"}, pattern)) == 1, pattern
+            assert len(matches(json.dumps({"status": "down"}), pattern)) == 1, pattern
+
+    def test_are_given_once_in_order_and_pieces_of_a_long_text_leave_nothing_out(self) -> None:
+        text = "".join(f"\n{number:06d} x" for number in range(20_000))
+        reply = search({"a": json.dumps(text)}, r"\d{6}", max_matches=200)
+        assert [match["match"] for match in reply["matches"]] == [f"{number:06d}" for number in range(200)]
+        assert reply["there_are_more"] is True
+        for number in range(0, 20_000, 997):
+            assert matches(text, rf"\b{number:06d} x\s", max_matches=1) == [f"{number:06d} x\n"]
+
+    def test_as_many_as_there_are_empty_ones_left_out_and_long_ones_cut(self) -> None:
+        reply = search("n" * 200, "z|x|q", max_matches=3)
+        assert reply == {"matches": [], "there_are_more": False, "page_token": None}
+        assert len(search(" ".join(["zz"] * 199), "zz", max_matches=200)["matches"]) == 199
+        for pattern in ("q*", r"\b", "^", "|zz"):
+            assert matches("zz", pattern) in ([], ["zz"]), pattern
+        (match,) = search("é" * 1000, "é+")["matches"]
+        assert (match["match"], match["match_size_bytes"]) == ("é" * 500, 2000)
+
+
+class TestBounds:
+    @each_case("pattern", TABLES["slow patterns"])
+    def test_no_pattern_runs_for_long(self, long_box: TraceToolbox, pattern: str) -> None:
+        """Over 400 spans and one of 1 MB."""
+        began = time.thread_time()
+        answer = find(long_box, pattern)
+        assert time.thread_time() - began < BOUND_S
+        assert "matches" in answer or "took too long" in answer["error"]
+
+    def test_one_that_is_exponential_elsewhere_searches_all(self) -> None:
+        assert matches("a" * 5000 + "!" + "a" * 1_000_000 + "~", r"(a|a)*[~^]") == ["a" * 1000]
+
+    def test_one_that_is_too_large_or_that_re2_does_not_know_is_refused_and_usual_ones_are_not(self) -> None:
+        for pattern, message in TABLES["refused patterns"]:
+            error = search("abc", pattern)["error"]
+            assert message in error, pattern
+            assert "Send a" in error, pattern
+        for pattern in TABLES["usual patterns"]:
+            assert "matches" in search("abc", pattern), pattern
+
+    @each_case(
+        "text", ["\n" * 1_000_000, "\\" * 1_000_000, '"\\n' * 300_000, "\\u0041" * 150_000, "[" * 900 + "]" * 900]
+    )
+    def test_no_text_keeps_a_search_for_long(self, text: str) -> None:
+        toolbox = TraceToolbox(trace(step("a", outputs=text)))
+        began = time.thread_time()
+        find(toolbox, "zzz")
+        assert time.thread_time() - began < BOUND_S
+
+
+def ticking(tick_s: float) -> Clocks:
+    """Return clocks: two readings of CPU time differ by this much, and the wall clock stands still."""
+    looks = count()
+    return Clocks(cpu=lambda: next(looks) * tick_s, wall=lambda: 0.0)
+
+
+def to_the_end(toolbox: TraceToolbox, pattern: str, **more: Any) -> list[dict[str, Any]]:
+    """Search as a model does that always goes on."""
+    answers = [find(toolbox, pattern, **more)]
+    while "error" not in answers[-1] and answers[-1]["page_token"]:
+        answers.append(find(toolbox, pattern, page_token=answers[-1]["page_token"], **more))
+    return answers
+
+
+def places(answers: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(match["span_id"], match["match"]) for answer in answers for match in answer["matches"]]
+
+
+def rows_in_rows(size: int) -> str:
+    """Return JSON within JSON, as tools return it."""
+    row = {"name": "row", "text": 'said "hello"\nand left', "status": "ok"}
+    return json.dumps({"rows": json.dumps([row] * (size // 95) + [row | {"text": "it\nfailed"}])})
+
+
+class TestWords:
+    @pytest.fixture(autouse=True)
+    def _no_garbage(self) -> Iterator[None]:
+        """Collecting that of earlier tests takes CPU of the thread that happens to do it, and words take little."""
+        gc.disable()
+        yield
+        gc.enable()
+
+    def test_are_found_in_large_json_in_json(self) -> None:
+        answers = to_the_end(TraceToolbox(trace(step("a", outputs=rows_in_rows(3_000_000)))), WORDS)
+        assert [answer for answer in answers if "error" in answer] == []
+        assert places(answers) == [("a", "failed")]
+
+    def test_are_found_by_many_searches_at_once(self) -> None:
+        sample = trace(step("a", outputs="the quick brown fox " * 25_000 + "failed"))
+        answers: list[list[dict[str, Any]]] = []
+        threads = [Thread(target=lambda: answers.append(to_the_end(TraceToolbox(sample), WORDS))) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [places(reply) for reply in answers] == [[("a", "failed")]] * 16
+
+
+class TestOutOfTime:
+    GIVEN = trace(*(step(f"{number:03d}", outputs=f"needle {number}") for number in range(500)))
+
+    def test_a_stopped_search_returns_its_matches_and_can_be_continued(self) -> None:
+        for max_matches in (50, 7, 200):
+            toolbox = TraceToolbox(self.GIVEN, ticking(0.003))
+            answers = to_the_end(toolbox, r"needle \d+", max_matches=max_matches)
+            assert places(answers) == [(f"{number:03d}", f"needle {number}") for number in range(500)]
+            assert all(len(answer["matches"]) <= max_matches for answer in answers)
+            assert answers[-1]["there_are_more"] is False
+
+    def test_it_is_said_where_it_stopped(self) -> None:
+        note = (
+            "Time ran out in span `015`. All before it is searched. To search the rest, call again with the same "
+            "pattern and this page_token."
+        )
+        expected = {"matches": [], "there_are_more": None, "page_token": "15-0-501", "stopped": True, "note": note}
+        assert find(TraceToolbox(self.GIVEN, ticking(0.02)), "zzz") == expected
+
+    def test_within_a_long_span_it_goes_on_at_a_piece(self) -> None:
+        sample = trace(step("a", outputs="".join(f"\n{number:06d} x" for number in range(20_000))))
+        answers = to_the_end(TraceToolbox(sample, ticking(0.05)), r"\d{3}000", max_matches=200)
+        assert places(answers) == [("a", f"{number:06d}") for number in range(0, 20_000, 1000)]
+        assert [answer["page_token"] for answer in answers if "stopped" in answer] == ["0-100000-2", "0-200000-2"]
+
+    def test_a_machine_that_gives_no_time_is_no_fault_of_the_pattern(self) -> None:
+        wall = count(step=100)
+        answer = find(TraceToolbox(self.GIVEN, Clocks(cpu=lambda: 0.0, wall=lambda: next(wall))), "needle")
+        assert (places([answer]), answer["stopped"], answer["page_token"]) == ([("000", "needle")], True, "1-0-501")
+
+    def test_it_has_run_out_after_two_seconds_on_the_wall(self, patience_with_tools: pytest.MonkeyPatch) -> None:
+        patience_with_tools.undo()
+        now_s = 100.0
+        budget = SearchBudget(Clocks(cpu=lambda: 0.0, wall=lambda: now_s))
+        now_s += 1.999
+        assert not budget.is_spent
+        now_s += 0.002
+        assert budget.is_spent
+
+    def test_more_than_was_wanted_can_be_asked_for_by_a_page_token_of_this_search(self) -> None:
+        first = find(TraceToolbox(self.GIVEN), "needle", max_matches=2)
+        assert (first["there_are_more"], "stopped" in first) == (True, False)
+        second = find(TraceToolbox(self.GIVEN), "needle", max_matches=2, page_token=first["page_token"])
+        assert places([first, second]) == [(f"{number:03d}", "needle") for number in range(4)]
+        for token in ("0-0", "100-501", "0-0-500", "501-0-501", "a", "-1-0-501"):
+            assert "none of a search" in find(TraceToolbox(self.GIVEN), "needle", page_token=token)["error"], token
+
+    def test_slow_patterns_keep_the_matches_before_and_are_told_so(self) -> None:
+        """Matches that cost 3 ms each: 140 of them in one text are too slow."""
+        slow = step("slow", outputs="x" * 140)
+        toolbox = TraceToolbox(trace(step("a", outputs="needle"), slow), ticking(0.003))
+        answer = find(toolbox, "needle|x", max_matches=200)
+        assert (places([answer]), answer["stopped"]) == ([("a", "needle")], True)
+        assert "Send a simpler pattern" in answer["note"]
+        toolbox = TraceToolbox(
+            trace(*(step(str(number), outputs="all well") for number in range(50)), slow), ticking(0.003)
+        )
+        assert "took too long and was stopped" in find(toolbox, "x", max_matches=200)["error"]
+
+
+class TestKept:
+    @staticmethod
+    def texts(kept: Pieces, of: Trace) -> list[str]:
+        (only,) = Steps(of)
+        return [view.text for offset in (0, 20_000, 40_000) for view in kept.read(only, offset).views]
+
+    def test_texts_with_escapes_are_decoded_once_and_no_more_than_a_bound_is_kept(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sample = trace(step("a", outputs=rows_in_rows(50_000)))
+        for bound, same in ((None, [True] * 9), (70_000, [True] * 3 + [False] * 6)):
+            if bound is not None:
+                monkeypatch.setattr(patterns, "_MAX_KEPT_BYTES", bound)  # the product's own is much larger
+            kept = Pieces(Contents())
+            first, again = self.texts(kept, sample), self.texts(kept, sample)
+            assert first == again
+            assert [each is other for each, other in zip(first, again, strict=True)] == same
+
+    def test_other_threads_need_not_wait_until_a_long_text_is_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        lengths: list[int] = []
+        neutralise = span_contents.neutralise
+        monkeypatch.setattr(span_contents, "neutralise", lambda text: lengths.append(len(text)) or neutralise(text))
+        TraceToolbox(trace(step("a", outputs="日本語\u200b" * 250_000))).call("get_root_span", "{}")
+        assert max(lengths) <= 200_000

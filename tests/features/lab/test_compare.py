@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from families import JUDGES, yaml
+from families import judge as from_template
 from judge_traces import LONG as LONG_TRACE
 from judge_traces import SHORT as SHORT_TRACE
 from support.cli_parts import Run, labelled, words, write_lines
@@ -22,9 +24,6 @@ from support.endpoint import ChatEndpoint
 from support.golden import check_golden
 from support.replies import Answer, Usage, answers, failing, sequence, yes_no
 from support.tables import read_table
-from template_parts import judge as from_template
-from template_parts import yaml
-from user_judges import JUDGES
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import AnsweredPrompt, Judge
