@@ -153,9 +153,6 @@ def test_a_queue_holds_as_many_as_bound_for_each_partition(redis_url: str, keysp
         bodies = [json.loads(base64.b64decode(json.loads(raw)["body"]))[1] for raw in redis.lrange(queue, 0, -1)]
     assert lengths == [1, 2, 3, 3, 3, 3], "one for each partition"
     assert bodies[::-1] == [{"v": 3, "partition": partition, "model": "gpt"} for partition in (2, 0, 2)]
-
-
-def test_a_broker_that_is_away_is_connected_to_anew(redis_url: str, keyspace: Keyspace, redis: Redis) -> None:
     settings = settings_of(keyspace)
     with sender(f"redis://127.0.0.1:{free_port()}/0", settings, redis) as (app, broker):
         with pytest.raises(Exception, match=r"."):

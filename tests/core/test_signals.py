@@ -152,8 +152,7 @@ def test_celery_stops_a_worker_once(install: Install, monkeypatch: pytest.Monkey
     signals.stop()
     assert stages.told == ["stop"], "with a signal while Celery stops it"
 
-
-def test_without_memory_for_a_thread_celery_stops_the_worker(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without memory for a thread Celery stops the worker.
     def full(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -266,20 +266,6 @@ def test_sigquit_releases_the_work_without_a_grace_period(
     assert leases_are_released(pipeline)
 
 
-@pytest.mark.faults
-def test_work_continues_when_redis_is_back(at_redis: AtRedis) -> None:
-    with EmbeddedRedis(appendonly=True) as server:
-        pipeline = at_redis(server.url)
-        worker = pipeline.worker()
-        pipeline.publish(make_traces(100))
-        pipeline.settled(100)
-        server.restart()
-        pipeline.publish(make_traces(200)[100:])
-        account = pipeline.settled(200)
-        assert (account.scored, account.lost) == (600, 0)
-        assert worker.program.running
-
-
 @pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_a_worker_waits_for_redis_at_the_start(at_redis: AtRedis) -> None:
     server = EmbeddedRedis()
@@ -335,26 +321,6 @@ def test_nothing_is_lost_or_counted_twice_when_a_worker_is_killed(pipeline: Pipe
     lag = {"exporter": "metrics"}
     wait_until(lambda: second.scrape().value("tracejudge_outbox_lag", **lag) == 0, what="the outbox to be read")
     assert scraped_before + second.scrape().total("tracejudge_verdicts_total") <= 2 * TRACES
-
-
-@pytest.mark.slow("three runs one after the other")
-def test_a_rate_samples_the_same_traces_in_every_run(new_pipeline: Callable[[str], Pipeline], prefix: str) -> None:
-    chosen = []
-    for rate, workers in ((0.1, 1), (0.1, 2), (0.2, 1)):
-        pipeline = new_pipeline(f"{prefix}-{len(chosen)}")
-        for _ in range(workers):
-            pipeline.worker(rules=[{"name": "some", "judges": ["safety"], "rate": rate}], log_level="warning")
-        pipeline.publish(make_traces(TRACES))
-        account = pipeline.settled(TRACES)
-        assert account.lost == 0
-        assert account.sampled + account.not_sampled == TRACES
-        verdicts = [entry.verdict for entry in pipeline.outbox()]
-        assert {verdict.probability for verdict in verdicts} == {rate}
-        chosen.append({verdict.trace_id for verdict in verdicts})
-    once, by_two_workers, at_double_rate = chosen
-    assert abs(len(once) - 0.1 * TRACES) <= 50
-    assert once == by_two_workers
-    assert once < at_double_rate
 
 
 def test_traces_published_twice_are_judged_once(pipeline: Pipeline) -> None:
