@@ -344,9 +344,7 @@ def test_a_drop_that_unknown_verdicts_hide_is_masked() -> None:
         detector = Detector()
         getattr(detector, name).masks.append((10, 20))
         assert [detector.is_masked(first, first + 2) for first in (8, 9, 19, 20)] == [False, True, True, False], name
-
-
-def test_a_drop_is_told_where_it_would_be_one_if_the_unknown_verdicts_had_passed() -> None:
+    # It is told where it would be one if the unknown verdicts had passed.
     for unknown, is_told in ((0, True), (10, True), (60, False)):
         norm = flat(0.9, 10_000)
         detector = Detector(norm=norm, limits=limits_of(norm, Moments(), series=10))
@@ -362,6 +360,13 @@ def test_a_drop_is_told_where_it_would_be_one_if_the_unknown_verdicts_had_passed
         for number in range(12, 18):
             count_bucket(detector, number, Bucket(number * 300.0, empty, Unjudged(), Unjudged()))
         assert (detector.state.since is not None) is is_told, unknown
+    # A hundred traces of two judgements that agree count as groups, in sums that no session is known of.
+    sums = Sums({0: ClassSums(200, 200, 180, 200, 180)}, SessionSums(100, 400, 360, 360))
+    detector = Detector(norm=flat(0.9, 10_000, dispersion=2.0))
+    add_sessions(detector, [Bucket(BEGIN_S, sums, Unjudged(), Unjudged())], {})
+    # The correlation of 1 of a hundred sessions, with a prior of .25 worth two.
+    size = 1 + 100.5 / 102
+    assert_moments(detector, {Session(size, 0, (0.9, 0.9)): 180 / size, Session(0, size, (0.9, 0.9)): 20 / size})
 
 
 def assert_moments(detector: Detector, sessions: Mapping[Session, float]) -> None:
@@ -370,16 +375,6 @@ def assert_moments(detector: Detector, sessions: Mapping[Session, float]) -> Non
         expected.add(session, number)
     for sums, sums_expected in zip(detector.moments.sums, expected.sums, strict=True):
         assert sums == pytest.approx(sums_expected)
-
-
-def test_judgements_of_one_trace_count_as_a_group() -> None:
-    """A hundred traces of two judgements that agree, in sums that no session is known of."""
-    sums = Sums({0: ClassSums(200, 200, 180, 200, 180)}, SessionSums(100, 400, 360, 360))
-    detector = Detector(norm=flat(0.9, 10_000, dispersion=2.0))
-    add_sessions(detector, [Bucket(BEGIN_S, sums, Unjudged(), Unjudged())], {})
-    # The correlation of 1 of a hundred sessions, with a prior of .25 worth two.
-    size = 1 + 100.5 / 102
-    assert_moments(detector, {Session(size, 0, (0.9, 0.9)): 180 / size, Session(0, size, (0.9, 0.9)): 20 / size})
 
 
 def test_sessions_of_a_period_are_counted_once(keyspace: Keyspace) -> None:
@@ -434,17 +429,13 @@ def test_a_service_is_silent_when_20_verdicts_are_missing(keyspace: Keyspace) ->
         silences = silent_after(keyspace, MONDAY_S + 28 * DAY_S, 8 * 24, *judges)
         # A service without verdicts for a week was switched off.
         assert silences == list(range(begins, 7 * 24 + 1)), service
-
-
-def test_nights_and_weekends_are_no_silence(keyspace: Keyspace) -> None:
+    keyspace.next_case("nights and weekends are no silence")
     for day in (day for day in range(28) if day % 7 < 5):
         for hour in range(8, 18):
             write_hour(keyspace, SAFETY, MONDAY_S + day * DAY_S + hour * HOUR_S, 40)
     silences = silent_after(keyspace, MONDAY_S + 25 * DAY_S + 18 * HOUR_S, 4 * 24, SAFETY)
     assert silences[0] == 2 * 24 + 15, "an hour after eight o'clock of Monday"
-
-
-def test_a_new_service_and_one_that_still_speaks_are_not_silent(keyspace: Keyspace) -> None:
+    keyspace.next_case("a new service and one that still speaks")
     for hour in range(6 * 24):
         write_hour(keyspace, SAFETY, MONDAY_S + hour * HOUR_S, 100)
     assert silent_after(keyspace, MONDAY_S + 6 * DAY_S, 24, SAFETY) == []
