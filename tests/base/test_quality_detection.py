@@ -58,11 +58,16 @@ class Monitored:
         """Replace the detection, as when another worker becomes the active monitor."""
         self._detection = Detection(self._keyspace.store, self._settings, self._objectives, lambda: self.now)
 
-    def write(self, shares: Shares, letter: str = "A", unknown: int = 0) -> None:
-        """Write five minutes of verdicts; of ten judged ones as many more are unknown."""
+    def write(self, shares: Shares, letter: str = "A", unknown: int = 0, buckets: int = 1) -> None:
+        """Write five minutes of verdicts, or so many times as long; of ten judged ones as many more are unknown."""
+        with self._keyspace.client.pipeline(transaction=False) as pipe:
+            for _ in range(buckets):
+                self._add(pipe, shares, letter, unknown)
+            pipe.execute()
+
+    def _add(self, pipe: Any, shares: Shares, letter: str, unknown: int) -> None:
         if self.now % HOUR_S == 0:
             self._hours.clear()
-        pipe = self._keyspace.client.pipeline(transaction=False)
         weight, judged = 2.0 ** (ord(letter) - ord("A")), self._an_hour // 12
         counts = {
             series: (judged, sum(self._chance.random() < share for _ in range(judged)))
@@ -82,13 +87,11 @@ class Monitored:
                 pipe.hset(key, f"{bucket}{letter}", msgspec.msgpack.encode(sums))
                 if unknown:
                     pipe.hset(key, f"{bucket}x", msgspec.msgpack.encode([n * unknown / 10] * 3))
-        pipe.execute()
         self.now += FIVE_MINUTES_S
 
     def history(self, shares: Shares) -> None:
         """Write days of verdicts at which nobody looks."""
-        for _ in range(DAYS * 24 * 12):
-            self.write(shares)
+        self.write(shares, buckets=DAYS * 24 * 12)
 
     def look(self, shares: Shares) -> None:
         self.now += LATE_S
@@ -177,8 +180,7 @@ def test_after_an_outage_no_bucket_is_stepped_over(keyspace: Keyspace) -> None:
     monitored.look({SERIES: 0.9})
     assert monitored.detector.done == began // FIVE_MINUTES_S - 1
     monitored.now = began
-    for _ in range(4 * 12):
-        monitored.write({SERIES: 0.4})
+    monitored.write({SERIES: 0.4}, buckets=4 * 12)
     acknowledge(keyspace)
     # The newest entry may be forgotten.
     keyspace.client.xdel(keyspace.keys.verdicts, f"{int(began + 4 * HOUR_S) * 1000}-0")
@@ -328,11 +330,10 @@ def test_masks_are_kept_as_long_as_the_history(keyspace: Keyspace) -> None:
 
 def test_hours_in_which_much_is_unknown_are_not_learned_unless_they_are_usual(keyspace: Keyspace) -> None:
     for usual, hidden, expected in ((0, 6, 0.9), (1, 6, 0.9), (0, 0, 0.825), (3, 3, 0.825)):
-        keyspace.client.flushdb()
+        keyspace.next_case(f"{usual=} {hidden=}")
         monitored = Monitored(keyspace)
         for days, share, unknown in ((9, 0.9, usual), (3, 0.6, hidden), (1, 0.9, usual)):
-            for _ in range(days * 24 * 12):
-                monitored.write({SERIES: share}, unknown=unknown)
+            monitored.write({SERIES: share}, unknown=unknown, buckets=days * 24 * 12)
         monitored.look({SERIES: 0.9})
         norm = monitored.detector.norm
         assert norm is not None

@@ -200,7 +200,9 @@ def test_new_entries_come_in_their_order_and_once(keyspace: Keyspace, reader: Gr
     assert [(entry_id, fields is None) for entry_id, fields in reader.read(1)] == [
         *zip(ids, (True, True, False), strict=True)
     ]
-    keyspace.next_case("entries of a reply that was lost are read next")
+
+
+def test_entries_of_a_reply_that_was_lost_are_read_next(keyspace: Keyspace, reader: GroupReader) -> None:
     keyspace.append("p1", make_traces(range(10)))
     entries = reader.read(1)
     first = [next(entries)[0], next(entries)[0]]
