@@ -20,16 +20,10 @@ from support.processes import Program, wait_until
 from support.stage_parts import IngestHarness, Keyspace
 from transcripts import check_transcript
 
-from judges.core.model import ModelSettings
-from judges.registry import catalogue
 from tracejudge import Feedback, Usage
 from worker.base.accounting import Account
 from worker.base.dead_letters import command as retry_module
-from worker.base.dead_letters.retry import AutoRetry
 from worker.base.input.unusable import InvalidRecord, UnreadRecord, UnusableInput
-from worker.core.config.graders import Graders
-from worker.core.config.settings import Settings
-from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 
@@ -314,26 +308,3 @@ def test_letters_of_concurrent_retries_score_once_though_a_worker_is_killed(
     resolved(pipeline)
     assert sorted(judged(pipeline)) == sorted(dead_letters)
     assert len(endpoint.calls) - before <= TRACES + 8, "only what was in flight at the kill is asked again"
-
-
-@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
-def test_dead_letters_are_retried_automatically_once_their_cause_is_gone(
-    pipeline: Pipeline, endpoint: ChatEndpoint, dead_letters: set[str]
-) -> None:
-    pipeline.worker(rules=RULES, models=models(endpoint))
-    again = pipeline.keys.dead_again("judge-1")
-    pipeline.store.call(lambda client: client.zadd(again, dict.fromkeys(dead_letters, 1)))
-    healthy: list[str] = []
-    model = ModelSettings(provider="openai", base_url=endpoint.base_url, model="judge-1")
-    settings = Settings(redis_url=pipeline.redis_url, prefix=pipeline.prefix, models={"default": model})
-    rules = Rules(settings, Graders(settings, catalogue()))
-    stage = AutoRetry(settings, pipeline.store, rules=rules, healthy=lambda: healthy, every_s=0.1)
-    stage.look()
-    assert pipeline.counter("scored") == 0, "as long as its endpoint is not healthy"
-    healthy.append("judge-1")
-    stage.start()
-    try:
-        resolved(pipeline)
-    finally:
-        stage.stop(60)
-    assert sorted(judged(pipeline)) == sorted(dead_letters)

