@@ -45,9 +45,7 @@ def test_all_mistakes_are_listed_each_with_its_line(tmp_path: Path) -> None:
         path.write_text(f'redis_url = "{address}"', encoding="utf-8")
         (finding,) = lint({}, str(path))
         assert (finding.code, finding.key, finding.what) == ("TJ007", "redis_url", finding.what.strip()), address
-
-
-def test_a_valid_but_suspicious_configuration_is_a_warning(tmp_path: Path) -> None:
+    # A configuration that is valid but suspicious is a warning.
     path, text = tmp_path / "allowed.toml", (DATA / "allowed.toml").read_text()
     assert codes(text, path, TRACEJUDGE_OPENAI="x") == FINDINGS["allowed"]
     load({}, str(path))  # a start accepts all of it
@@ -156,9 +154,7 @@ def test_init_writes_a_file_without_findings_and_never_over_another(run: Run) ->
         assert (model.base_url, model.model, model.provider) == (url, "m", "openai")
     absent = run("init", "--output", "absent/t.toml")
     assert (absent.code, "absent/t.toml: No such file" in absent.err) == (2, True)
-
-
-def test_every_commented_line_of_the_file_can_be_switched_on(run: Run) -> None:
+    # Every commented line of the file can be switched on.
     text = run("init", "--print").out
     examples = [line for line in text.splitlines() if re.match(r"# (\[|[a-z_]+ = )", line)]
     assert len(examples) > 20

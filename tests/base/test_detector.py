@@ -64,9 +64,6 @@ def test_a_baseline_follows_day_night_and_weekend() -> None:
     assert np.std(raw) > 0.04
     assert 0.002 < baseline_shares.error < 0.01
     assert busy.error < 0.001
-
-
-def test_days_that_differ_lower_the_expectation() -> None:
     # Days, deviation between days: the allowances of weekdays and weekends for drops of 10 and of 20 points.
     for days, jitter, allowances in (
         # 7 days: the spread of parts of 12 hours √(.00272 / 7) exceeds √((.0003 + .00272) / 8); factor 3.2 + 16/5.

@@ -322,9 +322,7 @@ def test_roles_are_run_by_workers_that_make_progress(run: Run, server: EmbeddedR
     assert parts_of(run, server)["role ingest"][:2] == ("broken", "2 workers run it, and none makes progress")
     be_present(server.url, ingest=True)
     assert parts_of(run, server)["role ingest"][:2] == ("ok", "1 of 3 workers make progress")
-
-
-def test_a_worker_without_a_heartbeat_is_known_by_its_reads(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    store.call(lambda client: client.flushdb())
     store.make_group(store.keys.traces, "ingest")
     store.call(lambda client: client.xadd(store.keys.traces, {"v": 1}))
     store.read_group(store.keys.traces, "ingest", "me", count=1, block_ms=1)
@@ -365,9 +363,7 @@ def test_what_workers_gave_up_on_and_left_behind(run: Run, server: EmbeddedRedis
     store.call(lambda client: client.set(f"{store.keys.prefix}:chosen:{1:032x}", "1"))
     old = ("broken", f"Redis holds {store.keys.prefix}:* of TraceJudge 0.1")
     assert parts_of(run, server)["redis keys"][:2] == old
-
-
-def test_a_worker_with_another_configuration_is_named(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    store.call(lambda client: client.flushdb())
     be_present(server.url)
     assert parts_of(run, server)["configurations"].result == "ok", "a worker of 0.2 does not tell it"
     own = load({}).config_hash

@@ -258,9 +258,7 @@ def test_a_traffic_mix_and_a_new_segment_are_answers_of_their_own(keyspace: Keys
         assert (incident.segment, incident.cause, incident.confidence > 0.9) == (segment, cause, True)
         assert said in incident.meaning
         monitored.until(lambda detector: detector.incident is None, healthy)
-
-
-def test_a_new_version_or_model_and_a_fallen_rate_are_no_drop(keyspace: Keyspace) -> None:
+    keyspace.next_case("a new version or model and a fallen rate are no drop")
     monitored = Monitored(keyspace)
     monitored.history({SERIES: 0.95})
     monitored.live(1, {SERIES: 0.95})
@@ -317,16 +315,6 @@ def test_a_series_of_five_judgements_an_hour_is_watched(keyspace: Keyspace) -> N
         assert monitored.now - began < DAY_S
 
 
-def test_masks_are_kept_as_long_as_the_history(keyspace: Keyspace) -> None:
-    now, detector = BEGIN_S // FIVE_MINUTES_S, Detector()
-    masks = [(now - 60 * 288, now - 55 * 288), (now - 20 * 288, now - 19 * 288)]
-    detector.state.masks, detector.judged.masks = list(masks), list(masks)
-    keyspace.client.set(MonitorKeys(keyspace.keys.prefix).quality_detector(SERIES.id), msgspec.msgpack.encode(detector))
-    monitored = Monitored(keyspace)
-    monitored.look({SERIES: 0.9})
-    assert monitored.detector.state.masks == monitored.detector.judged.masks == masks[1:]
-
-
 def test_hours_in_which_much_is_unknown_are_not_learned_unless_they_are_usual(keyspace: Keyspace) -> None:
     for usual, hidden, expected in ((0, 6, 0.9), (1, 6, 0.9), (0, 0, 0.825), (3, 3, 0.825)):
         keyspace.next_case(f"{usual=} {hidden=}")
@@ -337,6 +325,14 @@ def test_hours_in_which_much_is_unknown_are_not_learned_unless_they_are_usual(ke
         norm = monitored.detector.norm
         assert norm is not None
         assert sum(norm.cells) / len(norm.cells) == pytest.approx(expected, abs=0.012), (usual, hidden)
+    keyspace.next_case("masks are kept as long as the history")
+    now, detector = BEGIN_S // FIVE_MINUTES_S, Detector()
+    masks = [(now - 60 * 288, now - 55 * 288), (now - 20 * 288, now - 19 * 288)]
+    detector.state.masks, detector.judged.masks = list(masks), list(masks)
+    keyspace.client.set(MonitorKeys(keyspace.keys.prefix).quality_detector(SERIES.id), msgspec.msgpack.encode(detector))
+    monitored = Monitored(keyspace)
+    monitored.look({SERIES: 0.9})
+    assert monitored.detector.state.masks == monitored.detector.judged.masks == masks[1:]
 
 
 def test_a_drop_that_unknown_verdicts_hide_is_masked() -> None:

@@ -157,9 +157,7 @@ def test_sums_are_those_of_the_verdicts(keyspace: Keyspace) -> None:
             assert flat(stored_sums[bucket]) == pytest.approx(flat(numbers), rel=1e-12), bucket
     assert pending(keyspace) == 0
     assert int(keyspace.client.hget(keyspace.keys.account_all, "exported:monitor")) == len(entries)
-
-
-def test_sums_of_ten_seconds_are_of_whole_series_and_the_last_hour_and_expire(keyspace: Keyspace) -> None:
+    keyspace.next_case("sums of ten seconds are of whole series and the last hour, and expire")
     verdicts, times = random_verdicts(600)
     now_ms = int(time.time() * 1000)
     # Two days become 80 minutes that end now.

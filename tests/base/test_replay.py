@@ -126,9 +126,7 @@ def test_only_the_requested_judges_judge_only_the_requested_services(keyspace: K
     assert Replays(keyspace).make(service="shop-*") == {"traces": 6, "not_matching": 4, "chosen": 2}
     chosen = [trace_id for trace_id, evaluation in in_batches(keyspace) if evaluation.judge == "safety"]
     assert chosen == [make_trace(2).trace_id, make_trace(3).trace_id]
-
-
-def test_a_higher_rate_judges_only_what_is_left(keyspace: Keyspace) -> None:
+    keyspace.next_case("a higher rate judges only what is left")
     rule = Rule(name="some", judges=("safety",), rate=0.2)
     publish(keyspace, range(200), rule)
     live = len(in_batches(keyspace))
@@ -425,9 +423,7 @@ def test_invalid_options_of_a_replay_are_refused(keyspace: Keyspace) -> None:
             replays.begin(judge, **options)
     assert keyspace.client.keys(ProgressKeys(keyspace.keys.prefix).replay("*")) == []
     assert with_rule.make(since="25h") == {}, "as far as the ledger remembers"
-
-
-def test_only_traces_published_in_the_period_are_replayed(keyspace: Keyspace) -> None:
+    keyspace.next_case("only traces that were published in the period are replayed")
     now_ms = keyspace.client.time()[0] * 1000
     for number, ago_s in enumerate((7200, 3000, 2000, 10)):
         at(keyspace, number, now_ms - ago_s * 1000)

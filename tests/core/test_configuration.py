@@ -284,10 +284,7 @@ def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
     read: set[str] = set()
     load_settings(environ=Recording({"TRACEJUDGE_SERVICE": "s"}), **NUMBERS)
     assert read | {"TRACEJUDGE_DIALECTS"} == SDK_VARIABLES  # which the exporter reads
-
-
-def test_a_link_of_kubernetes_to_a_service_is_no_setting() -> None:
-    """A service `tracejudge-metrics` sets TRACEJUDGE_METRICS_PORT in each pod; a setting is still read."""
+    # A service `tracejudge-metrics` sets TRACEJUDGE_METRICS_PORT in each pod; a setting is still read.
     for link in ("tcp://10.0.0.7:9808", "udp://[fd00::7]:53"):
         variables = {"TRACEJUDGE_METRICS_PORT": link, "TRACEJUDGE_METRICS_SERVICE_PORT": "9808"}
         variables["TRACEJUDGE_PORT"] = link

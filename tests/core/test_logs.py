@@ -266,9 +266,7 @@ def test_of_a_library_s_line_about_a_body_only_the_beginning_is_left(written: Wr
     logging.getLogger("py.warnings").warning("%s", warning)
     as_root = "the worker runs as root; run it as a user of its own, who may only read its files"
     assert written.events == ["pool of 64 threads", as_root], "what speaks of no body keeps its arguments"
-
-
-def test_logs_of_message_transports_hold_no_text_of_messages(written: Written) -> None:
+    written.take()
     for name, text, arguments, message in QUOTATIONS:
         try:
             failing(WORD)

@@ -351,9 +351,7 @@ def test_the_metrics_of_the_contract_are_as_it_fixes_them_and_alone_are_stable()
     assert all(units[name] == "seconds" for name in units if name.endswith("_seconds"))
     assert all(units[name] == "bytes" for name in units if name.endswith("_bytes"))
     assert all(units.values())
-
-
-def test_histograms_have_edges_for_scores_timeouts_and_the_time_of_giving_up() -> None:
+    # Histograms have edges for scores, timeouts and the time of giving up.
     tenths = [number / 10 for number in range(11)]
     assert edges("score", "score", ("s", "e", "j", "v", "m", "metric")) == [*tenths, INF]
     doubled = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
@@ -398,9 +396,7 @@ def test_outcomes_and_reasons_begin_at_zero_and_touching_a_service_changes_no_co
     scrape = page(metrics)
     assert scrape.value("tracejudge_traces_total", service="shop", outcome="sampled") == 3
     assert len(scrape.samples("tracejudge_traces_total", service="new")) == len(outcomes)
-
-
-def test_labels_are_bounded_and_each_bundle_has_a_registry_of_its_own() -> None:
+    # Labels are bounded, and each bundle has a registry of its own.
     first, second = Metrics(settings()), Metrics(settings())
     first.stream_lag.set(5)
     assert page(second).value("tracejudge_stream_lag") == 0

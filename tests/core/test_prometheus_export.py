@@ -151,9 +151,7 @@ def test_entries_of_dead_and_slow_workers_are_counted_once(keyspace: Keyspace) -
     quick.turn()
     deliver(held[0])
     assert (slow.verdicts, quick.verdicts) == (0, 1)
-
-
-def test_unreadable_entries_are_dropped_and_those_of_another_version_left(keyspace: Keyspace) -> None:
+    keyspace.next_case("unreadable entries")
     worker, keys = Counting(keyspace), keyspace.keys
     wrong: list[dict[str, Any]] = [{"j": "{"}, {"j": "{}"}, {"d": '{"evaluation_id": 1}'}, {"x": "?"}, {"j": b"\xff"}]
     for number, fields in enumerate(wrong, 1):

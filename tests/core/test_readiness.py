@@ -139,9 +139,7 @@ def test_a_role_says_in_a_word_why_it_is_not_ready() -> None:
         worker.clock.now += 1
         worker.readiness.update({"flow": None, "export:otel": "5-0"})
     assert worker.state.ready
-
-
-def test_a_role_fares_as_the_worst_of_its_threads() -> None:
+    # It fares as the worst of its threads.
     worker = RoleWorker()
     worker.readiness.watch("maintenance", None, Thread(worker.clock, Pulse(0.0, has_ended=True)))
     assert worker.readiness.ended_threads() == ["maintenance"]

@@ -113,9 +113,7 @@ def test_the_first_stops_the_second_hurries_and_the_third_ends_the_process(insta
         signals.stop()
         assert stages.stopped.is_set(), "Celery waits for it"
         stages.check("stop", "hurry")
-
-
-def test_signals_during_the_start_stop_the_started_stages(install: Install) -> None:
+    # Signals during the start stop the started stages.
     for count, told in ((1, ("stop",)), (2, ("stop", "hurry"))):
         signals, stages, _ = install()
         for _ in range(count):
