@@ -363,7 +363,9 @@ def test_what_workers_gave_up_on_and_left_behind(run: Run, server: EmbeddedRedis
     store.call(lambda client: client.set(f"{store.keys.prefix}:chosen:{1:032x}", "1"))
     old = ("broken", f"Redis holds {store.keys.prefix}:* of TraceJudge 0.1")
     assert parts_of(run, server)["redis keys"][:2] == old
-    store.call(lambda client: client.flushdb())
+
+
+def test_a_worker_with_another_configuration_is_named(run: Run, server: EmbeddedRedis, store: Store) -> None:
     be_present(server.url)
     assert parts_of(run, server)["configurations"].result == "ok", "a worker of 0.2 does not tell it"
     own = load({}).config_hash
