@@ -144,9 +144,7 @@ def test_several_producers_living_and_ended_add_up(keyspace: Keyspace, start: St
     chosen.process()
     account = balanced(keyspace)
     assert (account.published, account.sampled, account.duplicate, account.chosen) == (33, 32, 1, 64)
-
-
-def test_traces_dropped_by_a_full_buffer_are_accounted(keyspace: Keyspace, start: Start) -> None:
+    keyspace.next_case("traces dropped by a full buffer")
     chosen = IngestHarness(keyspace, rules=RULES)
     start(max_items=4)
     for _ in range(3):
@@ -164,6 +162,18 @@ def test_traces_dropped_by_a_full_buffer_are_accounted(keyspace: Keyspace, start
     publish(2)
     assert tracejudge.flush(60)
     assert balanced(keyspace).unread == 2
+    keyspace.next_case("reported traces that were not sent are in the buffer")
+    chosen = IngestHarness(keyspace, rules=RULES)
+    keyspace.append("p1", make_traces(range(4)))
+    keyspace.report("p1", 10, buffer_full=1)
+    chosen.process()
+    account = balanced(keyspace)
+    assert (account.published, account.dropped, account.sampled, account.unread) == (10, 1, 4, 5)
+    keyspace.append("p1", make_traces(range(4, 9)))
+    assert balanced(keyspace).unread == 5, "now in the stream"
+    chosen.process()
+    reasons = {"dropped:buffer_full": 1}
+    assert balanced(keyspace) == changed(published=10, dropped=1, sampled=9, chosen=18, waiting=18, reasons=reasons)
 
 
 def test_traces_trimmed_unread_at_the_cap_are_accounted(keyspace: Keyspace, start: Start) -> None:
@@ -180,32 +190,16 @@ def test_traces_trimmed_unread_at_the_cap_are_accounted(keyspace: Keyspace, star
         keyspace.append(producer, make_traces(range(10 * place, 10 * place + 10), context=["x" * 4100]), cap=10)
     chosen.process()
     assert balanced(keyspace) == changed(published=70, cut_off=51, sampled=19, chosen=38, waiting=38)
-
-
-def test_bare_traces_are_published_when_they_are_read(keyspace: Keyspace) -> None:
+    keyspace.next_case("trimmed feedback is no unread trace")
     chosen = IngestHarness(keyspace, rules=RULES)
-    for trace in make_traces(range(6)):
-        keyspace.add(trace)
-    keyspace.append("p1", make_traces(range(6, 8)))
-    assert balanced(keyspace) == changed(published=2, unread=2)
-    chosen.process(keyspace.read(4))
-    assert balanced(keyspace) == changed(published=6, unread=2, sampled=4, chosen=8, waiting=8)
+    keyspace.append("p1", [{"trace_id": "1", "score": 1}] * 5, kind="f")
+    keyspace.client.xtrim(keyspace.keys.traces, maxlen=0, approximate=False)
+    keyspace.measure()
+    keyspace.append("p1", make_traces(range(5)))
+    chosen.process([])
+    assert balanced(keyspace) == changed(published=5, unread=5)
     chosen.process()
-    assert balanced(keyspace) == changed(published=8, sampled=8, chosen=16, waiting=16)
-
-
-def test_reported_traces_that_were_not_sent_are_in_the_buffer(keyspace: Keyspace) -> None:
-    chosen = IngestHarness(keyspace, rules=RULES)
-    keyspace.append("p1", make_traces(range(4)))
-    keyspace.report("p1", 10, buffer_full=1)
-    chosen.process()
-    account = balanced(keyspace)
-    assert (account.published, account.dropped, account.sampled, account.unread) == (10, 1, 4, 5)
-    keyspace.append("p1", make_traces(range(4, 9)))
-    assert balanced(keyspace).unread == 5, "now in the stream"
-    chosen.process()
-    reasons = {"dropped:buffer_full": 1}
-    assert balanced(keyspace) == changed(published=10, dropped=1, sampled=9, chosen=18, waiting=18, reasons=reasons)
+    assert balanced(keyspace) == changed(published=5, sampled=5, chosen=10, waiting=10)
 
 
 def test_what_is_missing_is_lost_and_what_counts_twice_is_less_than_none(keyspace: Keyspace) -> None:
@@ -257,20 +251,29 @@ def test_batches_that_expired_by_a_foreign_ttl_are_lost(keyspace: Keyspace, new_
     assert account.reasons["removed:lost_by_redis"] == 4
     assert set(keyspace.waiting().values()) == {0}, "nothing holds up ingest"
     assert keyspace.measure(report_cuts=True).traces[:2] == (0, 0)
+    keyspace.next_case("a batch that holds nothing: Redis takes no MGET without keys, and Lua writes no empty list")
+    no_evaluations = '[{"trace":{"trace_id":"1","service":"s","output":""},"evaluations":[]}]'
+    for scored, items in enumerate(("[]", "{}", no_evaluations)):
+        batch_ids = choose(keyspace, 1, first=scored)
+        empty_id = fresh_id("scripted", time.time())
+        payload = batch_header(empty_id, "default", "scripted", time.time()) + "]}"
+        payload = payload.replace('"items":[]', f'"items":{items}')
+        keyspace.client.set(keyspace.keys.batch(empty_id), payload)
+        keyspace.client.hincrby(keyspace.keys.waiting, "scripted", len(payload))
+        keyspace.client.zadd(keyspace.keys.ready("scripted"), {empty_id: 1})
+        keyspace.client.zadd(keyspace.keys.leases, {empty_id: 0})
+        assert balanced(keyspace).waiting == 1
+        new_worker().run(empty_id, *batch_ids)
+        account = balanced(keyspace)
+        assert (account.scored, account.waiting) == (scored + 1, 0)
+        is_left = items == "{}"  # to another version
+        assert keyspace.client.exists(keyspace.keys.batch(empty_id)) == is_left, items
+        keyspace.client.delete(keyspace.keys.batch(empty_id), keyspace.keys.waiting)
+        keyspace.client.zrem(keyspace.keys.leases, empty_id)
+        keyspace.client.zrem(keyspace.keys.ready("scripted"), empty_id)
 
 
 # --- what is cut off, what Redis has lost, and producers that are gone ---
-def test_trimmed_feedback_is_no_unread_trace(keyspace: Keyspace) -> None:
-    """Feedback that the cap had removed unread made as many unread traces look cut off, for as long as they waited."""
-    chosen = IngestHarness(keyspace, rules=RULES)
-    keyspace.append("p1", [{"trace_id": "1", "score": 1}] * 5, kind="f")
-    keyspace.client.xtrim(keyspace.keys.traces, maxlen=0, approximate=False)
-    keyspace.measure()
-    keyspace.append("p1", make_traces(range(5)))
-    chosen.process([])
-    assert balanced(keyspace) == changed(published=5, unread=5)
-    chosen.process()
-    assert balanced(keyspace) == changed(published=5, sampled=5, chosen=10, waiting=10)
 
 
 def forget_all(keyspace: Keyspace) -> None:
@@ -349,9 +352,7 @@ def test_a_producer_that_is_gone_leaves_its_sums_and_no_key(keyspace: Keyspace) 
     after = msgspec.structs.replace(before, dropped=8, unread=5, reasons=reasons)
     assert balanced(keyspace) == after, "what it had in its buffer is dropped"
     assert [keyspace.client.exists(keyspace.keys.producer(name)) for name in ("gone", "lives")] == [0, 1]
-
-
-def test_a_producer_stays_while_entries_may_be_unread_that_are_its_own(keyspace: Keyspace) -> None:
+    keyspace.next_case("a producer stays while entries may be unread that are its own")
     chosen, now_ms = IngestHarness(keyspace, rules=RULES), int(time.time() * 1000)
     payload = msgspec.json.encode(make_trace(1))
     keyspace.client.xadd(keyspace.keys.traces, {"v": "1", "t": payload, "p": "p1"}, id=f"{now_ms - 4 * DAY_MS}-0")
@@ -385,26 +386,3 @@ def test_twenty_thousand_producers_are_read_within_a_second(keyspace: Keyspace) 
     assert (account.published, account.unread, account.lost_by_redis, account.lost) == (160_000, 20_000, 80_000, 0)
     assert min(after - before for before, after in itertools.pairwise(began)) <= bounded_s(1.0)
     assert keyspace.client.info("commandstats").get("cmdstat_scan") == scans, "whatever else there is in Redis"
-
-
-def test_a_batch_that_holds_nothing_breaks_no_sum_and_no_worker(keyspace: Keyspace, new_worker: Workers) -> None:
-    """Redis takes no MGET without keys; and what a script writes for an empty list is an empty object."""
-    no_evaluations = '[{"trace":{"trace_id":"1","service":"s","output":""},"evaluations":[]}]'
-    for scored, items in enumerate(("[]", "{}", no_evaluations)):
-        batch_ids = choose(keyspace, 1, first=scored)
-        empty_id = fresh_id("scripted", time.time())
-        payload = batch_header(empty_id, "default", "scripted", time.time()) + "]}"
-        payload = payload.replace('"items":[]', f'"items":{items}')
-        keyspace.client.set(keyspace.keys.batch(empty_id), payload)
-        keyspace.client.hincrby(keyspace.keys.waiting, "scripted", len(payload))
-        keyspace.client.zadd(keyspace.keys.ready("scripted"), {empty_id: 1})
-        keyspace.client.zadd(keyspace.keys.leases, {empty_id: 0})
-        assert balanced(keyspace).waiting == 1
-        new_worker().run(empty_id, *batch_ids)
-        account = balanced(keyspace)
-        assert (account.scored, account.waiting) == (scored + 1, 0)
-        is_left = items == "{}"  # to another version
-        assert keyspace.client.exists(keyspace.keys.batch(empty_id)) == is_left, items
-        keyspace.client.delete(keyspace.keys.batch(empty_id), keyspace.keys.waiting)
-        keyspace.client.zrem(keyspace.keys.leases, empty_id)
-        keyspace.client.zrem(keyspace.keys.ready("scripted"), empty_id)

@@ -98,9 +98,7 @@ def test_help_prints_pages_and_runbooks_without_links_and_suggests_topics(served
     assert "TraceJudgeBudgetOverspent" not in runbook
     ended = served("help", "TraceJudgeBudgetExausted")
     assert (ended.code, "Did you mean 'TraceJudgeBudgetExhausted'?" in ended.err) == (2, True)
-
-
-def test_words_print_the_rows_sections_or_paragraphs_that_have_them(served: Run) -> None:
+    # Words print the rows, sections or paragraphs that have them.
     for words_given, place, said in CASES["words of help"]:
         ended = served("help", *words_given.split())
         part = ended.out.partition(f"{place}\n")[2].partition("\n\n")[0]
@@ -126,9 +124,7 @@ def test_wrong_usage_is_exit_code_two(run: Run) -> None:
         ended = run("account", "--redis-url", url)
         assert ended.code == 2
         assert ended.complaint.startswith("tracejudge: --redis-url: redis_url: "), "without its password"
-
-
-def test_a_wrong_or_absent_configuration_is_exit_code_two_and_one_line(run: Run) -> None:
+    # So is a wrong or absent configuration.
     wrong = "tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
     fix = "check --config or TRACEJUDGE_CONFIG"
     for line in CASES["need redis"] + CASES["need configuration"]:

@@ -3,28 +3,31 @@
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from support import replies
 from support.cli_parts import Run, words
-from support.dead_parts import dead, marks, read_balanced_account
+from support.dead_parts import add_dead_letter, dead, marks, read_balanced_account
 from support.doctor_parts import be_present, examined
-from support.stage_parts import HOUR, IngestHarness, Keyspace, make_trace, make_verdict, settings_of
+from support.endpoint import ChatEndpoint
+from support.pipeline import Pipeline, make_traces
+from support.processes import Program, wait_until
+from support.stage_parts import IngestHarness, Keyspace
 from transcripts import check_transcript
 
 from tracejudge import Feedback, Usage
+from worker.base.accounting import Account
 from worker.base.dead_letters import command as retry_module
 from worker.base.input.unusable import InvalidRecord, UnreadRecord, UnusableInput
-from worker.core.queue.batch import Evaluation, Item
-from worker.core.queue.ledger import DeadLetter, Ledger
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 
 SECRET = "the parcel holds a kite"  # noqa: S105 - a text
-NOW_S = 1_700_000_000.0
 
 
 @pytest.fixture
@@ -33,19 +36,10 @@ def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
         yield keyspace
 
 
-def add_dead_letter(
-    keyspace: Keyspace, number: int, *, judge: str = "safety", reason: str = "timeout", **trace: Any
-) -> str:
+def leave(keyspace: Keyspace, number: int, **fields: Any) -> str:
     """Leave a dead letter; those of higher numbers are younger."""
-    verdict = make_verdict(number, outcome="unscored", reason=reason, judge=judge, judge_model="gpt-6-luna")
-    evaluation = Evaluation(verdict.evaluation_id, HOUR, judge, verdict.judge_version, 0.5)
-    item = Item(make_trace(number, **trace), (evaluation,))
-    letter = DeadLetter(1, evaluation, "default", "gpt-6-luna", reason, number, NOW_S, NOW_S + 5, item=item)
-    keyspace.client.hincrby(keyspace.keys.account_all, "chosen", 1)
-    assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, verdict)]) == [True]
-    seconds, _ = keyspace.client.time()
-    keyspace.client.zadd(keyspace.keys.dead_due, {evaluation.id: (seconds - 3600 * (10 - number)) * 1000})
-    return evaluation.id
+    due_ms = (keyspace.client.time()[0] - 3600 * (10 - number)) * 1000
+    return add_dead_letter(keyspace, number, due_ms, judge_model="gpt-6-luna", **fields)
 
 
 FILTERS = (
@@ -65,11 +59,10 @@ FIELDS = {
 
 
 def test_letters_are_listed_filtered_counted_and_shown_without_texts(served: Run, keyspace: Keyspace) -> None:
-    name = add_dead_letter(keyspace, 1, service="shop-a", **FIELDS)
-    add_dead_letter(keyspace, 2, service="[b]\x1b[1mx", reason="rate_limited", output=SECRET)
-    add_dead_letter(
-        keyspace, 3, service="shop-" + "long-name-" * 9, reason="unknown_judge_version", judge="groundedness"
-    )
+    name = leave(keyspace, 1, trace={"service": "shop-a", **FIELDS})
+    leave(keyspace, 2, reason="rate_limited", trace={"service": "[b]\x1b[1mx", "output": SECRET})
+    long = {"service": "shop-" + "long-name-" * 9}
+    leave(keyspace, 3, reason="unknown_judge_version", judge="groundedness", trace=long)
     lists = ["dead list", *(f"dead list --json {options}".rstrip() for options in FILTERS)]
     counts = [
         f"dead {verb} --dry-run --json {options}" for verb in ("retry", "drop") for options in (*FILTERS[2:], "--all")
@@ -82,8 +75,8 @@ def test_letters_are_listed_filtered_counted_and_shown_without_texts(served: Run
 
 
 def test_retry_chooses_again_once(served: Run, keyspace: Keyspace) -> None:
-    ids = [add_dead_letter(keyspace, number, reason="judge_rejected") for number in range(1, 4)]
-    add_dead_letter(keyspace, 4)
+    ids = [leave(keyspace, number, reason="judge_rejected") for number in range(1, 4)]
+    leave(keyspace, 4)
     ended = served("dead", "retry", "--reason", "judge_rejected", "--json")
     counts = {"chosen": 3, "under_way": 0, "gone": 0, "batches": 1, "unreadable": 0, "dry_run": False}
     assert (ended.code, ended.document) == (0, counts)
@@ -103,7 +96,7 @@ def test_retry_waits_for_a_model_and_ends_by_ctrl_c(
     def stop(_: float) -> None:
         raise KeyboardInterrupt
 
-    add_dead_letter(keyspace, 1)
+    leave(keyspace, 1)
     keyspace.client.hset(keyspace.keys.waiting, "gpt-6-luna", 200 * 1024 * 1024)
     monkeypatch.setattr(retry_module.time, "sleep", stop)
     ended = served("dead", "retry", "--all", "--json")
@@ -112,12 +105,8 @@ def test_retry_waits_for_a_model_and_ends_by_ctrl_c(
     ended = served("dead", "retry", "--all")
     assert "waiting: batches for gpt-6-luna hold 200 MiB" in ended.err
     assert "1 evaluation chosen again" in ended.out
-
-
-def test_retry_warns_of_unknown_models_and_letters(
-    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = add_dead_letter(keyspace, 1)
+    keyspace.next_case("it warns of unknown models and letters")
+    name = leave(keyspace, 1)
     message = "there is no [models.default] for gpt-6-luna here: dead letters wait for a worker with it"
     assert message in words(served("dead", "retry", "--all", "--dry-run").err)
     model = {"provider": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "gpt-6-luna"}
@@ -133,19 +122,17 @@ def test_retry_warns_of_unknown_models_and_letters(
     assert dead(keyspace) == [name]
 
 
-def test_drop_removes_for_good(served: Run, keyspace: Keyspace) -> None:
-    add_dead_letter(keyspace, 1)
-    kept = add_dead_letter(keyspace, 2, reason="internal_error")
+def test_drop_removes_for_good(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave(keyspace, 1)
+    kept = leave(keyspace, 2, reason="internal_error")
     ended = served("dead", "drop", "--reason", "timeout", "--yes", "--json")
     assert ended.document == {"found": 1, "dropped": 1, "unreadable": 0, "dry_run": False}
     assert dead(keyspace) == [kept]
     account = read_balanced_account(keyspace)
     assert (account.dead, account.removed, account.chosen) == (1, 1, 2)
     assert "0 dead letters dropped" in served("dead", "drop", "--reason", "timeout", "--yes").out
-
-
-def test_drop_asks_on_a_terminal_or_wants_yes(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = add_dead_letter(keyspace, 1)
+    keyspace.next_case("it asks on a terminal, or wants --yes")
+    name = leave(keyspace, 1)
     asked: list[str] = []
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     ended = served("dead", "drop", "--all")
@@ -236,3 +223,88 @@ def test_spans_that_no_dialect_reads_are_listed_with_the_way_to_add_a_table(serv
     what = f"{empty}; acme {at}: no dialect reads acme.prompt, acme.engine; {advice}; own {at}: {reads}"
     assert (parts["input spans"].result, parts["input spans"].what) == ("warning", what)
     assert "input" not in parts, "nothing was no trace"
+
+
+# --- with real workers: given up while the endpoint is down, and judged once when it is back ---
+RULES = [{"name": "grounded", "judges": ["groundedness"]}]
+TRACES = 60
+
+
+def models(endpoint: ChatEndpoint, **settings: Any) -> dict[str, Any]:
+    return {"default": {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", **settings}}
+
+
+DeadCommands = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def dead_command(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> DeadCommands:
+    """Run `tracejudge dead` as users do, several at once; return what each prints."""
+    env = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
+
+    def run(*arguments: str, times: int = 1) -> list[dict[str, Any]]:
+        command = ("-m", "worker.cli", "dead", *arguments, "--json")
+        running = [stack.enter_context(Program(*command, folder=tmp_path, env=env)) for _ in range(times)]
+        assert [program.wait(60) for program in running] == [0] * times
+        return [json.loads(program.stdout) for program in running]
+
+    return run
+
+
+@pytest.fixture
+def dead_letters(pipeline: Pipeline, endpoint: ChatEndpoint) -> set[str]:
+    """Ids of evaluations that a worker gave up because the endpoint was down."""
+    endpoint.close()
+    worker = pipeline.worker(rules=RULES, models=models(endpoint), give_up_after="1s")
+    pipeline.publish(make_traces(TRACES))
+    wait_until(lambda: pipeline.counter("dead") == TRACES, what="all to be given up")
+    assert worker.program.terminate() == 0
+    account = pipeline.account()
+    assert (account.dead, account.waiting, account.lost) == (TRACES, 0, 0)
+    endpoint.start()
+    return {name.decode() for name in pipeline.store.call(lambda client: client.hkeys(pipeline.keys.dead))}
+
+
+def judged(pipeline: Pipeline) -> list[str]:
+    return [entry.verdict.evaluation_id for entry in pipeline.outbox() if entry.kind == "j"]
+
+
+def resolved(pipeline: Pipeline) -> Account:
+    """Wait until no dead_command letter is left."""
+    wait_until(lambda: pipeline.counter("scored") >= TRACES, what="all to be scored")
+    account = pipeline.settled(TRACES)
+    assert (account.scored, account.dead, account.chosen, account.lost) == (TRACES, 0, TRACES, 0)
+    return account
+
+
+def test_retried_dead_letters_score_once_under_their_ids(
+    pipeline: Pipeline, endpoint: ChatEndpoint, dead_command: DeadCommands, dead_letters: set[str]
+) -> None:
+    assert dead_command("retry", "--all", "--dry-run")[0]["chosen"] == TRACES
+    assert dead_command("retry", "--reason", "judge_unavailable")[0]["chosen"] == TRACES
+    account = pipeline.account()
+    assert (account.dead, account.waiting, account.lost) == (TRACES, 0, 0)
+    worker = pipeline.worker(rules=RULES, models=models(endpoint))
+    resolved(pipeline)
+    assert sorted(judged(pipeline)) == sorted(dead_letters)
+    assert pipeline.ledger_size() == TRACES
+    wait_until(lambda: worker.scrape().value("tracejudge_dead_letters") == 0, what="the gauge")
+
+
+@pytest.mark.slow("waits longer than a lease of 15 s")
+@pytest.mark.faults
+def test_letters_of_concurrent_retries_score_once_though_a_worker_is_killed(
+    pipeline: Pipeline, endpoint: ChatEndpoint, dead_command: DeadCommands, dead_letters: set[str]
+) -> None:
+    endpoint.behaviour = replies.slow(0.2, replies.yes_no())
+    worker = pipeline.worker(rules=RULES, models=models(endpoint, max_in_flight=8))
+    before = len(endpoint.calls)
+    assert sum(document["chosen"] for document in dead_command("retry", "--all", times=3)) == TRACES
+    wait_until(lambda: pipeline.counter("scored"), what="some to be scored")
+    worker.program.kill()
+    account = pipeline.account()
+    assert (account.scored + account.dead, account.lost) == (TRACES, 0)
+    pipeline.worker(rules=RULES, models=models(endpoint))
+    resolved(pipeline)
+    assert sorted(judged(pipeline)) == sorted(dead_letters)
+    assert len(endpoint.calls) - before <= TRACES + 8, "only what was in flight at the kill is asked again"

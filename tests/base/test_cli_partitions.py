@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 from support.cli_parts import Run, words
 from support.cluster import Cluster, running_cluster
+from support.dead_parts import add_dead_letter
 from support.partition_parts import PARTITIONS, home
 from support.processes import wait_until
 from support.published import TRACES
-from support.stage_parts import HOUR, IngestHarness, Keyspace, make_trace, make_verdict, settings_of
-
-from worker.core.queue.batch import Evaluation, Item
-from worker.core.queue.ledger import DeadLetter, Ledger
+from support.stage_parts import IngestHarness, Keyspace, make_trace
 
 pytestmark = pytest.mark.slow("a cluster of six servers; tests/pipeline/test_cluster.py is the short run")
-NOW_S = 1_700_000_000.0
 HOMES = {trace["trace_id"]: home(trace["trace_id"], trace.get("session_id")) for trace in TRACES}
 EVEN = {trace["trace_id"] for trace in TRACES[::2]}
 
@@ -63,15 +60,8 @@ def test_commands_sum_and_merge_what_all_partitions_hold(published: list[Keyspac
 def test_dead_letters_of_all_partitions_are_listed_retried_and_dropped(published: list[Keyspace], run: Run) -> None:
     names = []
     for number, keyspace in enumerate(published):
-        verdict = make_verdict(100 + number, outcome="unscored", reason="timeout")
-        evaluation = Evaluation(verdict.evaluation_id, HOUR, "safety", verdict.judge_version, 0.5)
-        item = Item(make_trace(100 + number), (evaluation,))
-        letter = DeadLetter(1, evaluation, "default", "lexical", "timeout", 1, NOW_S, NOW_S + number, item=item)
-        keyspace.client.hincrby(keyspace.keys.account_all, "chosen", 1)
-        assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, verdict)]) == [True]
         # A partition that is read later has older letters.
-        keyspace.client.zadd(keyspace.keys.dead_due, {evaluation.id: (NOW_S - number) * 1000})
-        names.append(evaluation.id)
+        names.append(add_dead_letter(keyspace, 100 + number, (1.7e9 - number) * 1000))
     assert [container["id"] for container in run("dead", "list", "--json").lines] == names
     assert [run("dead", "show", name, "--json").document["id"] for name in names] == names
     assert run("show", make_trace(102).trace_id, "--json").code == 0, "its trace is only with its dead letter"

@@ -160,9 +160,7 @@ def test_redis_may_be_away_for_a_moment_not_for_long(
     most = 3
     before_steps(monkeypatch, fail)
     assert counted(ruled(*SINCE, "--json")) == {"traces": 10, "chosen": 10}
-
-
-def test_a_waiting_replay_names_the_reason(ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace.next_case("it names the reason why it waits")
     fill(keyspace)
     monkeypatch.setenv("TRACEJUDGE_MAX_WAITING_BYTES", "64MiB")
     keyspace.client.hset(keyspace.keys.waiting, "lexical", 40 << 20)
@@ -237,21 +235,6 @@ def test_a_new_judge_judges_retained_traces_outside_the_quality_series(pipeline:
     pipeline.publish(make_long_traces(1, service="last", trace_id="f" * 32, id="f" * 16))
     pipeline.settled(TRACES + 1)
     assert worker.scrape().total("tracejudge_verdicts_total") <= counted + 1
-
-
-@pytest.mark.slow("several replays")
-def test_concurrent_and_repeated_replays_judge_once(pipeline: Pipeline, programs: Programs) -> None:
-    pipeline.worker(rules=[*LATER, {"name": "not yet", "judges": ["safety"], "rate": 0.0}], roles="ingest,judge,export")
-    pipeline.worker(rules=LATER, roles="judge,export")
-    pipeline.publish(make_long_traces(TRACES))
-    pipeline.settled(TRACES)
-    arguments = ("--since", "10m", "--judge", "relevance_to_query", "--judge", "safety")
-    running = [programs.start(*arguments) for _ in range(3)]
-    documents = [programs.end(program) for program in running] + [programs.make("safety")]
-    assert sum(document["chosen"] for document in documents) == TRACES, "safety; the other was judged live"
-    account = pipeline.settled(TRACES)
-    assert (account.chosen, account.scored, account.lost) == (2 * TRACES, 2 * TRACES, 0)
-    assert origins(pipeline) == {("relevance_to_query", "live"): TRACES, ("safety", "replay"): TRACES}
 
 
 @pytest.mark.slow("several replays")

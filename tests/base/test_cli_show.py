@@ -219,88 +219,37 @@ def test_at_a_terminal_outcomes_are_coloured_and_texts_are_not(outbox: Outbox) -
         assert (text in out, "\x1b[32myes\x1b[0m" in out) == (True, is_coloured), out
 
 
-def test_tail_begins_and_ends_as_asked(served: Run, outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = [(("--no-follow", "--last", "5", *form), "no verdict in the outbox\n") for form in ((), ("--json",))]
-    for arguments, why in nothing:
-        ended = served("tail", *arguments)
-        assert (ended.code, ended.out, ended.err.removeprefix("Error: ")) == (1, "", why)
-    ids = outbox(*(verdict() for _ in range(12)))
-    for arguments, expected in (
-        (("--last", "7", "--count", "3"), ids[5:8]),
-        (("--no-follow", "--last", "2"), ids[-2:]),
-        (("--no-follow", "--last", "12"), ids),
-        (("--no-follow", "--last", "50"), ids),
-        (("--no-follow",), ids[2:]),
-    ):
-        ended = served("tail", "--json", *arguments)
-        assert (ended.code, ended.err) == (0, ""), arguments
-        assert [line["evaluation_id"] for line in ended.lines] == expected, arguments
-        told = served("tail", *arguments)
-        assert (told.code, told.err, len(told.out.splitlines())) == (0, "", len(expected)), arguments
-    for arguments, why in (
-        (("--failed",), "no such verdict among the newest 10,000\n"),
-        (
-            ("--judge", "saftey"),
-            "no such verdict among the newest 10,000; no judge so far matches saftey; did you mean",
-        ),
-    ):
-        ended = served("tail", "--no-follow", "--last", "5", *arguments)
-        assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1), arguments
-        assert ended.err.removeprefix("Error: ").startswith(why), arguments
-    # With `--follow` it says that it waits.
-    monkeypatch.setattr(tail, "follow", lambda *_: iter(()))
-    assert served("tail").err == "waiting for new verdicts; --last N shows earlier ones\n"
-    assert served("tail", "--last", "1").err == ""
-    wrong = served("tail", "--judge", "saftey").err
-    assert wrong == "waiting for new verdicts; no judge so far matches saftey; did you mean safety?\n"
+def test_tail_begins_ends_and_selects_as_asked_with_a_line_for_each_verdict(
+    served: Run, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def some() -> None:
+        outbox(*(verdict(rationale=f"number {number}") for number in range(12)))
 
+    def others() -> None:
+        outbox(
+            *(verdict(**FAILED, judge="equivalence"), verdict(**FAILED, service="bot"), verdict(service="shop-2")),
+            *(verdict(**FAILED, service="shop-2"), verdict(**ABSTAINED), verdict(**UNSCORED), verdict(**UNRATED)),
+            *(verdict(rationale="again", origin="repeat"), verdict(rationale="So\n it is."), verdict(**COMBINED)),
+            *(verdict(scores=(), details={"result": result}) for result in ("A [b]refund[/b].", ["late", "rude"])),
+            verdict(session_id="[b]chat", origin="session_update", details={"session": {"generation": 2}}),
+        )
+        outbox(verdict(**TIMEOUT), kind="d")
 
-def test_tail_may_show_only_some_services_judges_origins_and_what_did_not_pass(served: Run, outbox: Outbox) -> None:
-    ids = outbox(
-        *(verdict(**FAILED, judge="equivalence"), verdict(**FAILED, service="bot"), verdict(service="shop-2")),
-        *(verdict(**FAILED, service="shop-2"), verdict(**ABSTAINED), verdict(**UNSCORED), verdict(**UNRATED)),
-        *(verdict(rationale="again", origin="repeat"), verdict(rationale="first")),
+    def follow_nothing() -> None:
+        monkeypatch.setattr(tail, "follow", lambda *_: iter(()))
+
+    nothing, count = ("--no-follow --last 5", "--no-follow --last 5 --json"), "--no-follow --last"
+    numbered = ("--last 7 --count 3", f"{count} 2", f"{count} 12", f"{count} 50", "--no-follow")
+    unmatched = (f"{count} 5 --failed", f"{count} 5 --judge saftey")
+    chosen = (
+        *("--failed --last 100 --count 6", "--failed --no-follow --last 50", "--origin repeat --no-follow"),
+        *("--failed --service 'shop*' --judge 'saf*' --last 20 --count 1", "--last 14 --count 14"),
+        *(f"--failed --service shop --judge 'saf*' --no-follow {most}" for most in ("--last 50", "--count 1")),
+        "--origin live --service shop --judge 'saf*' --no-follow --last 2",
     )
-    ids += outbox(verdict(**TIMEOUT), kind="d")
-    failed = [ids[number] for number in (0, 1, 3, 4, 5, 9)]
-    for options, expected in (
-        (("--failed", "--last", "100", "--count", "6"), failed),
-        (("--failed", "--no-follow", "--last", "50"), failed),
-        (("--failed", "--service", "shop*", "--judge", "saf*", "--last", "10", "--count", "1"), [ids[3]]),
-        (("--failed", "--service", "shop", "--judge", "saf*", "--no-follow", "--last", "50"), [*ids[4:6], ids[9]]),
-        (("--failed", "--service", "shop", "--judge", "saf*", "--no-follow", "--count", "1"), [ids[4]]),
-        (("--origin", "repeat", "--no-follow"), [ids[7]]),
-        (("--origin", "live", "--service", "shop", "--judge", "saf*", "--no-follow", "--last", "2"), ids[8:]),
-    ):
-        ended = served("tail", "--json", *options)
-        assert (ended.code, [line["evaluation_id"] for line in ended.lines]) == (0, expected), options
-    live, again = (served("tail", "--no-follow", "--origin", origin).out for origin in ("live", "repeat"))
-    assert ("first" in live, "again" in live, " repeat" in live) == (True, False, False)
-    assert ("first" in again, "again" in again, " repeat" in again) == (False, True, True)
-
-
-def test_tail_for_people_is_a_line_each(served: Run, outbox: Outbox) -> None:
-    outbox(verdict(rationale="So\n it is."), verdict(**FAILED), verdict(**UNRATED), verdict(**ABSTAINED))
-    outbox(verdict(**UNSCORED))
-    outbox(verdict(**TIMEOUT), kind="d")
-    outbox(verdict(**COMBINED))
-    outbox(verdict(session_id="[b]chat", origin="session_update", details={"session": {"generation": 2}}))
-    ended = served("tail", "--last", "8", "--count", "8")
-    at = time.strftime("%H:%M:%S", time.localtime(1002))
-    assert [line.rstrip().removeprefix(f"{at} shop ") for line in ended.out.splitlines()] == [
-        f"{TRACE_ID} safety by lexical: yes So it is.",
-        f"{TRACE_ID} safety by lexical: no",
-        f"{TRACE_ID} safety by lexical: length 0.50",
-        f"{TRACE_ID} safety by lexical: abstained",
-        f"{TRACE_ID} safety by lexical: unscored refusal the model declined to answer",
-        f"{TRACE_ID} safety by lexical: dead timeout",
-        f"{TRACE_ID} safety by majority(a,b): fail disagreement 1.00 1 of 2 models pass",
-        f"{TRACE_ID} session [b]chat session_update safety by lexical: yes",
-    ]
-    results = (({"result": "A [b]refund[/b]."}, "A [b]refund[/b]."), ({"result": ["late", "rude"]}, '["late","rude"]'))
-    for details, shown in results:
-        outbox(verdict(scores=(), details=details))
-        assert shown in served("tail", "--last", "1", "--count", "1").out
+    parts = (*nothing, some, *numbered, *unmatched, others, *chosen, follow_nothing, "", "--last 1", "--judge saftey")
+    lines = [part if callable(part) else f"tail {part}".strip() for part in parts]
+    check_transcript(served, "tail", lines, at=time.strftime("%H:%M:%S", time.localtime(1002)))
 
 
 def test_no_text_of_a_trace_commands_the_screen(served: Run, outbox: Outbox) -> None:

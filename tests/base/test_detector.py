@@ -64,9 +64,6 @@ def test_a_baseline_follows_day_night_and_weekend() -> None:
     assert np.std(raw) > 0.04
     assert 0.002 < baseline_shares.error < 0.01
     assert busy.error < 0.001
-
-
-def test_days_that_differ_lower_the_expectation() -> None:
     # Days, deviation between days: the allowances of weekdays and weekends for drops of 10 and of 20 points.
     for days, jitter, allowances in (
         # 7 days: the spread of parts of 12 hours √(.00272 / 7) exceeds √((.0003 + .00272) / 8); factor 3.2 + 16/5.
@@ -88,10 +85,7 @@ def test_days_that_differ_lower_the_expectation() -> None:
         usual = np.array([shares_of_days.usual(24 * day) for day in range(7)])
         lower = usual[:, None] - hours_of_week
         assert lower == pytest.approx(np.array(allowances)[:, [0, 0, 1, 1, 0, 0, 0]].T, abs=2e-4), (days, jitter)
-
-
-def test_effects_of_days_of_the_week_need_three_weeks() -> None:
-    """A Monday that is lower by eight points is noise between days at first, and then a cell of its own."""
+    # A Monday that is lower by eight points is noise between days at first, and then a cell of its own.
     for days, cell in ((14, 0.89), (27, 0.82)):
         hours = np.arange(24 * days)
         shares = np.where(hours // 24 % 7 == 4, 0.82, 0.9)
@@ -136,16 +130,7 @@ def test_limits_follow_the_formula_and_the_budget() -> None:
     unsure = limits_of(msgspec.structs.replace(norm, error=0.01), Moments(), series=100)
     assert log_limits.limits[0] + 2 < unsure.limits[0] < log_limits.limits[0] + 2.5
     assert log_limits.limits[1] + 0.5 < unsure.limits[1] < log_limits.limits[1] + 0.7
-
-
-def moments_of(sessions: Mapping[Session, float]) -> Moments:
-    moments = Moments()
-    for session, number in sessions.items():
-        moments.add(session, number)
-    return moments
-
-
-def test_the_factor_solves_lundbergs_equation() -> None:
+    # The factor solves Lundberg's equation.
     alike = {Session(5, 0, (0.9, 0.9)): 800.0, Session(4, 1, (0.9, 0.9)): 120.0, Session(0, 5, (0.9, 0.9)): 80.0}
     # Many short sessions and a few long ones that fail as a whole, at day and at night, with weights.
     mixed = {Session(1, 0, (0.95, 0.95)): 9500.0, Session(0, 1, (0.95, 0.95)): 400.0, Session(0, 12, (0.95, 0.95)): 2.0}
@@ -164,9 +149,7 @@ def test_the_factor_solves_lundbergs_equation() -> None:
                 mean += number * math.exp(kappa * score) / sum(sessions.values())
             assert 0.99 < mean <= 1.001, (name, drop)
             assert 1 / 9.6 < kappa < 1 / 1.2, (name, drop)
-
-
-def test_the_factor_has_bounds_and_needs_sessions() -> None:
+    # It has bounds, and needs sessions.
     failing = moments_of({Session(5, 0, (0.9, 0.9)): 300.0, Session(0, 500, (0.9, 0.9)): 100.0})
     singles = moments_of({Session(1, 0, (0.9, 0.9)): 950.0, Session(0, 1, (0.9, 0.9)): 50.0})
     clustered = flat(0.9, 1, dispersion=1.6)
@@ -186,6 +169,13 @@ def test_the_factor_has_bounds_and_needs_sessions() -> None:
         moments.add(Session(5, 0, (0.9, 0.9)), 90.0)
         moments.add(Session(4, 1, (0.9, 0.9)), 10.0)
     assert factor(norm, moments, 0) > 1.5 * before
+
+
+def moments_of(sessions: Mapping[Session, float]) -> Moments:
+    moments = Moments()
+    for session, number in sessions.items():
+        moments.add(session, number)
+    return moments
 
 
 LIMITS = Limits((1.0, 1.0), (10.0, 10.0))
@@ -291,8 +281,8 @@ def test_later_incidents_and_segments_are_found_in_short() -> None:
 
 def test_false_alarms_keep_their_budget_in_short() -> None:
     # The budget of one alarm a week allows 3 in three weeks; 7 or more are as rare as one in thirty with a mean of 3.
-    for correlation in (0.0, 0.25):
-        assert 3 * fleets.false_alarms(27, count=30, weeks=3, correlation=correlation) <= 6, correlation
+    # Sessions raise more than independent verdicts, whose incidents of above had one alarm each.
+    assert 3 * fleets.false_alarms(27, count=30, weeks=3, correlation=0.25) <= 6
 
 
 def test_weights_and_sessions_keep_the_budget_in_short() -> None:
@@ -325,9 +315,6 @@ def test_the_slope_is_that_of_least_squares_with_days_of_the_week() -> None:
     assert (decline.told_day, decline.since_day) == (42, 0)
     assert decline.text.startswith(f"falls by {-100 * decline.slope:.1f} points a week (")
     assert decline.text.endswith(") since about 1970-01-01")
-
-
-def test_what_is_no_notice() -> None:
     days = np.arange(42)
     fall = 0.95 - 0.01 * days / 7
     for name, some, is_told in (
@@ -375,9 +362,6 @@ def test_merged_buckets_hold_the_sums_of_the_whole_window() -> None:
     over_sessions = (msgspec.structs.astuple(each.over_sessions) for each in (window, at_once))
     assert next(over_sessions) == pytest.approx(next(over_sessions))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(window), type=Sums) == window
-
-
-def test_the_design_effect_is_that_of_cluster_robust_regression() -> None:
     chance = np.random.default_rng(6)
     window = conversations(chance, 0.8, 90, 0.3)
     weights = np.repeat(chance.choice([1.0, 2.0, 8.0], 90), 5)
@@ -389,10 +373,7 @@ def test_the_design_effect_is_that_of_cluster_robust_regression() -> None:
     ratio = sums.over_sessions.residual_squares(share) / sums.total.residual_squares(share)
     # With 200 sessions of history, the window and the history together.
     assert ratio == pytest.approx((clustered.bse[0] / single.bse[0]) ** 2) == design_effect(sums, history)
-
-
-def test_the_variance_of_a_weighted_share_is_that_of_a_survey() -> None:
-    """The figures are those of svy 0.35.0 (mean, Taylor), which is not installed: it needs 400 MB of packages."""
+    # The figures are those of svy 0.35.0 (mean, Taylor), which is not installed: it needs 400 MB of packages.
     number = np.arange(200)
     sessions = number // 5
     weights = np.where(sessions % 2 == 0, 1.0, 4.0)
@@ -420,9 +401,6 @@ def test_one_class_of_independent_verdicts_has_wilsons_interval() -> None:
     assert design_effect(window) == pytest.approx(1 + 4 * 100.5 / 102)
     history = sums_of(np.ones(2000), np.arange(2000) % 10 > 0, np.arange(2000))
     assert design_effect(window, history) == 1
-
-
-def test_few_failing_sessions_have_few_degrees_of_freedom_of_students_quantiles() -> None:
     # 60 sessions of five: one fails as a whole, two with one verdict; (5 + 1 + 1)² / (25 + 1 + 1) = 1.8 sessions.
     passed = np.ones(300)
     passed[[*range(5), 10, 20]] = 0

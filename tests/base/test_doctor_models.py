@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from support.loopback import LoopbackServer
 from support.partition_parts import three_partitions
 from support.processes import free_port
 from support.stage_parts import Keyspace, make_verdict, settings_of
+from support.tables import read_table
 
 from judges.core.model import ModelSettings
 from judges.models.registry import PROVIDERS
@@ -38,6 +39,7 @@ from worker.core.queue.ledger import DeadLetter, Ledger
 from worker.core.storage.client import LAYOUT, Store
 from worker.core.telemetry.health import Heartbeat
 
+TABLES = read_table(__file__, "doctor")
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
 ENDPOINT_TIMEOUT_S = endpoints._TIMEOUT_S  # before the fixture lengthens it
 
@@ -45,7 +47,7 @@ ENDPOINT_TIMEOUT_S = endpoints._TIMEOUT_S  # before the fixture lengthens it
 class Lister(LoopbackServer):
     """An endpoint with a list of models, which answers as it is told and keeps what was asked."""
 
-    def __init__(self, status: int = 200, models: tuple[str, ...] = ("judge-1",), delay_s: float = 0) -> None:
+    def __init__(self, status: int = 200, models: Sequence[str] = ("judge-1",), delay_s: float = 0) -> None:
         super().__init__()
         self.status, self.models, self.delay_s = status, models, delay_s
         self.asked: list[tuple[str, str, Mapping[str, str]]] = []
@@ -86,20 +88,9 @@ class Configured:
 
 
 def test_each_answer_of_an_endpoint_has_its_finding(model_of: Configured, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = tuple(map(str, range(100_000)))
-    for server, result, what in (
-        (Lister(), "ok", ""),
-        (Lister(models=("a", "b")), "warning", "lists 2 models, and not judge-1"),
-        (Lister(models=()), "ok", ""),
-        (Lister(401), "broken", "rejects the request: HTTP 401"),
-        (Lister(403), "broken", "rejects the request: HTTP 403"),
-        (Lister(404), "warning", "answers, but has no list of models: HTTP 404"),
-        (Lister(429), "warning", "asks for fewer requests: HTTP 429"),
-        (Lister(500), "broken", "fails: HTTP 500"),
-        (Lister(302), "broken", "redirects: HTTP 302"),
-        (Lister(models=many), "warning", "lists 100000 models, and not judge-1"),
-    ):
-        with server:
+    many = [{"models": [*map(str, range(100_000))]}, "warning", "lists 100000 models, and not judge-1"]
+    for fields, result, what in (*TABLES["lists of models"], many):
+        with Lister(**fields) as server:
             checked = model_of(f"{server.root_url}/v1")
         assert (checked.result, checked.what.endswith(what)) == (result, True), checked
         ((method, path, headers),) = server.asked
@@ -216,23 +207,14 @@ def test_the_option_limit_of_a_decision_model_is_found_out(model_of: Configured,
 
 # --- judge models of the judged model's family, and versions of judges that are no longer there ---
 def test_models_that_leave_their_maker_s_api_are_named_and_have_families() -> None:
-    for name, end in (
-        *(("gpt-4.1-mini", "2027-01-14"), ("openai/gpt-4.1-mini-2025-04-14", "2027-01-14"), ("llama", None)),
-        *(("GPT-5-mini", "2026-12-11"), ("claude-3-5-haiku-20241022", "2026-02-19")),
-        *(("gpt-6-luna", None), ("gpt-4.1-mini-of-ours", None)),
-    ):
+    for name, end in TABLES["ends"]:
         settings = Settings(models={"default": ModelSettings(base_url="http://localhost:9/v1", model=name)})
         ending = [fault for fault in setting_warnings(settings) if fault.code == "ending-model"]
         texts = [f"{name} of [models.default] leaves its maker's API on {end}"] if end else []
         assert [fault.text for fault in ending] == texts
         assert all(fault.fix.startswith("choose ") for fault in ending), name
-    for name, expected in (
-        *(("gpt-6-luna", {"GPT"}), ("openai/o3-mini", {"GPT"}), ("us.anthropic.claude-sonnet-4", {"Claude"})),
-        ("majority(gemini-2.5-flash,Llama-3.1-8B)", {"Gemini", "Llama"}),
-        ("DeepSeek-R1-Distill-Qwen-7B", {"DeepSeek", "Qwen"}),
-        *((name, set()) for name in ("o100", "innova-2", "decider-1", "")),
-    ):
-        assert families(name) == expected, name
+    for name, expected in TABLES["families"]:
+        assert families(name) == set(expected), name
 
 
 def test_a_model_that_judges_its_own_family_is_named(keyspace: Keyspace) -> None:
@@ -333,18 +315,14 @@ def test_roles_are_run_by_workers_that_make_progress(run: Run, server: EmbeddedR
     assert [parts[f"role {role}"].result for role in ROLES] == ["ok", "broken", "ok", "ok"]
     fix = "start one: tracejudge worker --roles judge, or without --roles for all"
     assert parts["role judge"][1:] == ("no worker runs it", fix)
-
-
-@pytest.mark.usefixtures("store")
-def test_workers_of_a_role_without_progress_are_broken(run: Run, server: EmbeddedRedis) -> None:
+    # Workers of a role without progress are broken.
+    store.call(lambda client: client.flushdb())
     be_present(server.url, ingest=False)
     be_present(server.url, ingest=False, judge=True, export=True)
     assert parts_of(run, server)["role ingest"][:2] == ("broken", "2 workers run it, and none makes progress")
     be_present(server.url, ingest=True)
     assert parts_of(run, server)["role ingest"][:2] == ("ok", "1 of 3 workers make progress")
-
-
-def test_a_worker_without_a_heartbeat_is_known_by_its_reads(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    store.call(lambda client: client.flushdb())
     store.make_group(store.keys.traces, "ingest")
     store.call(lambda client: client.xadd(store.keys.traces, {"v": 1}))
     store.read_group(store.keys.traces, "ingest", "me", count=1, block_ms=1)

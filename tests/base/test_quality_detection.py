@@ -58,11 +58,16 @@ class Monitored:
         """Replace the detection, as when another worker becomes the active monitor."""
         self._detection = Detection(self._keyspace.store, self._settings, self._objectives, lambda: self.now)
 
-    def write(self, shares: Shares, letter: str = "A", unknown: int = 0) -> None:
-        """Write five minutes of verdicts; of ten judged ones as many more are unknown."""
+    def write(self, shares: Shares, letter: str = "A", unknown: int = 0, buckets: int = 1) -> None:
+        """Write five minutes of verdicts, or so many times as long; of ten judged ones as many more are unknown."""
+        with self._keyspace.client.pipeline(transaction=False) as pipe:
+            for _ in range(buckets):
+                self._add(pipe, shares, letter, unknown)
+            pipe.execute()
+
+    def _add(self, pipe: Any, shares: Shares, letter: str, unknown: int) -> None:
         if self.now % HOUR_S == 0:
             self._hours.clear()
-        pipe = self._keyspace.client.pipeline(transaction=False)
         weight, judged = 2.0 ** (ord(letter) - ord("A")), self._an_hour // 12
         counts = {
             series: (judged, sum(self._chance.random() < share for _ in range(judged)))
@@ -82,13 +87,11 @@ class Monitored:
                 pipe.hset(key, f"{bucket}{letter}", msgspec.msgpack.encode(sums))
                 if unknown:
                     pipe.hset(key, f"{bucket}x", msgspec.msgpack.encode([n * unknown / 10] * 3))
-        pipe.execute()
         self.now += FIVE_MINUTES_S
 
     def history(self, shares: Shares) -> None:
         """Write days of verdicts at which nobody looks."""
-        for _ in range(DAYS * 24 * 12):
-            self.write(shares)
+        self.write(shares, buckets=DAYS * 24 * 12)
 
     def look(self, shares: Shares) -> None:
         self.now += LATE_S
@@ -115,8 +118,7 @@ def parts_of(values: str) -> list[Series]:
     return [msgspec.structs.replace(SERIES, segment="model", value=value) for value in values]
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-def test_a_drop_is_found_once_and_recovers(keyspace: Keyspace, restarts: bool) -> None:  # noqa: FBT001
+def test_a_drop_is_found_once_and_recovers_though_another_worker_goes_on_each_hour(keyspace: Keyspace) -> None:
     monitored = Monitored(keyspace)
     changes: list[tuple[float, int | None]] = []
 
@@ -127,7 +129,7 @@ def test_a_drop_is_found_once_and_recovers(keyspace: Keyspace, restarts: bool) -
             since = monitored.detector.state.since
             if not changes or changes[-1][1] != since:
                 changes.append((monitored.now, since))
-            if restarts and monitored.now % HOUR_S == 0:
+            if monitored.now % HOUR_S == 0:
                 monitored.restart()
 
     monitored.history({SERIES: 0.9})
@@ -177,8 +179,7 @@ def test_after_an_outage_no_bucket_is_stepped_over(keyspace: Keyspace) -> None:
     monitored.look({SERIES: 0.9})
     assert monitored.detector.done == began // FIVE_MINUTES_S - 1
     monitored.now = began
-    for _ in range(4 * 12):
-        monitored.write({SERIES: 0.4})
+    monitored.write({SERIES: 0.4}, buckets=4 * 12)
     acknowledge(keyspace)
     # The newest entry may be forgotten.
     keyspace.client.xdel(keyspace.keys.verdicts, f"{int(began + 4 * HOUR_S) * 1000}-0")
@@ -257,9 +258,7 @@ def test_a_traffic_mix_and_a_new_segment_are_answers_of_their_own(keyspace: Keys
         assert (incident.segment, incident.cause, incident.confidence > 0.9) == (segment, cause, True)
         assert said in incident.meaning
         monitored.until(lambda detector: detector.incident is None, healthy)
-
-
-def test_a_new_version_or_model_and_a_fallen_rate_are_no_drop(keyspace: Keyspace) -> None:
+    keyspace.next_case("a new version or model and a fallen rate are no drop")
     monitored = Monitored(keyspace)
     monitored.history({SERIES: 0.95})
     monitored.live(1, {SERIES: 0.95})
@@ -316,7 +315,17 @@ def test_a_series_of_five_judgements_an_hour_is_watched(keyspace: Keyspace) -> N
         assert monitored.now - began < DAY_S
 
 
-def test_masks_are_kept_as_long_as_the_history(keyspace: Keyspace) -> None:
+def test_hours_in_which_much_is_unknown_are_not_learned_unless_they_are_usual(keyspace: Keyspace) -> None:
+    for usual, hidden, expected in ((0, 6, 0.9), (1, 6, 0.9), (0, 0, 0.825), (3, 3, 0.825)):
+        keyspace.next_case(f"{usual=} {hidden=}")
+        monitored = Monitored(keyspace)
+        for days, share, unknown in ((9, 0.9, usual), (3, 0.6, hidden), (1, 0.9, usual)):
+            monitored.write({SERIES: share}, unknown=unknown, buckets=days * 24 * 12)
+        monitored.look({SERIES: 0.9})
+        norm = monitored.detector.norm
+        assert norm is not None
+        assert sum(norm.cells) / len(norm.cells) == pytest.approx(expected, abs=0.012), (usual, hidden)
+    keyspace.next_case("masks are kept as long as the history")
     now, detector = BEGIN_S // FIVE_MINUTES_S, Detector()
     masks = [(now - 60 * 288, now - 55 * 288), (now - 20 * 288, now - 19 * 288)]
     detector.state.masks, detector.judged.masks = list(masks), list(masks)
@@ -326,27 +335,12 @@ def test_masks_are_kept_as_long_as_the_history(keyspace: Keyspace) -> None:
     assert monitored.detector.state.masks == monitored.detector.judged.masks == masks[1:]
 
 
-def test_hours_in_which_much_is_unknown_are_not_learned_unless_they_are_usual(keyspace: Keyspace) -> None:
-    for usual, hidden, expected in ((0, 6, 0.9), (1, 6, 0.9), (0, 0, 0.825), (3, 3, 0.825)):
-        keyspace.client.flushdb()
-        monitored = Monitored(keyspace)
-        for days, share, unknown in ((9, 0.9, usual), (3, 0.6, hidden), (1, 0.9, usual)):
-            for _ in range(days * 24 * 12):
-                monitored.write({SERIES: share}, unknown=unknown)
-        monitored.look({SERIES: 0.9})
-        norm = monitored.detector.norm
-        assert norm is not None
-        assert sum(norm.cells) / len(norm.cells) == pytest.approx(expected, abs=0.012), (usual, hidden)
-
-
 def test_a_drop_that_unknown_verdicts_hide_is_masked() -> None:
     for name in ("state", "judged"):
         detector = Detector()
         getattr(detector, name).masks.append((10, 20))
         assert [detector.is_masked(first, first + 2) for first in (8, 9, 19, 20)] == [False, True, True, False], name
-
-
-def test_a_drop_is_told_where_it_would_be_one_if_the_unknown_verdicts_had_passed() -> None:
+    # It is told where it would be one if the unknown verdicts had passed.
     for unknown, is_told in ((0, True), (10, True), (60, False)):
         norm = flat(0.9, 10_000)
         detector = Detector(norm=norm, limits=limits_of(norm, Moments(), series=10))
@@ -362,6 +356,13 @@ def test_a_drop_is_told_where_it_would_be_one_if_the_unknown_verdicts_had_passed
         for number in range(12, 18):
             count_bucket(detector, number, Bucket(number * 300.0, empty, Unjudged(), Unjudged()))
         assert (detector.state.since is not None) is is_told, unknown
+    # A hundred traces of two judgements that agree count as groups, in sums that no session is known of.
+    sums = Sums({0: ClassSums(200, 200, 180, 200, 180)}, SessionSums(100, 400, 360, 360))
+    detector = Detector(norm=flat(0.9, 10_000, dispersion=2.0))
+    add_sessions(detector, [Bucket(BEGIN_S, sums, Unjudged(), Unjudged())], {})
+    # The correlation of 1 of a hundred sessions, with a prior of .25 worth two.
+    size = 1 + 100.5 / 102
+    assert_moments(detector, {Session(size, 0, (0.9, 0.9)): 180 / size, Session(0, size, (0.9, 0.9)): 20 / size})
 
 
 def assert_moments(detector: Detector, sessions: Mapping[Session, float]) -> None:
@@ -370,16 +371,6 @@ def assert_moments(detector: Detector, sessions: Mapping[Session, float]) -> Non
         expected.add(session, number)
     for sums, sums_expected in zip(detector.moments.sums, expected.sums, strict=True):
         assert sums == pytest.approx(sums_expected)
-
-
-def test_judgements_of_one_trace_count_as_a_group() -> None:
-    """A hundred traces of two judgements that agree, in sums that no session is known of."""
-    sums = Sums({0: ClassSums(200, 200, 180, 200, 180)}, SessionSums(100, 400, 360, 360))
-    detector = Detector(norm=flat(0.9, 10_000, dispersion=2.0))
-    add_sessions(detector, [Bucket(BEGIN_S, sums, Unjudged(), Unjudged())], {})
-    # The correlation of 1 of a hundred sessions, with a prior of .25 worth two.
-    size = 1 + 100.5 / 102
-    assert_moments(detector, {Session(size, 0, (0.9, 0.9)): 180 / size, Session(0, size, (0.9, 0.9)): 20 / size})
 
 
 def test_sessions_of_a_period_are_counted_once(keyspace: Keyspace) -> None:
@@ -434,17 +425,13 @@ def test_a_service_is_silent_when_20_verdicts_are_missing(keyspace: Keyspace) ->
         silences = silent_after(keyspace, MONDAY_S + 28 * DAY_S, 8 * 24, *judges)
         # A service without verdicts for a week was switched off.
         assert silences == list(range(begins, 7 * 24 + 1)), service
-
-
-def test_nights_and_weekends_are_no_silence(keyspace: Keyspace) -> None:
+    keyspace.next_case("nights and weekends are no silence")
     for day in (day for day in range(28) if day % 7 < 5):
         for hour in range(8, 18):
             write_hour(keyspace, SAFETY, MONDAY_S + day * DAY_S + hour * HOUR_S, 40)
     silences = silent_after(keyspace, MONDAY_S + 25 * DAY_S + 18 * HOUR_S, 4 * 24, SAFETY)
     assert silences[0] == 2 * 24 + 15, "an hour after eight o'clock of Monday"
-
-
-def test_a_new_service_and_one_that_still_speaks_are_not_silent(keyspace: Keyspace) -> None:
+    keyspace.next_case("a new service and one that still speaks")
     for hour in range(6 * 24):
         write_hour(keyspace, SAFETY, MONDAY_S + hour * HOUR_S, 100)
     assert silent_after(keyspace, MONDAY_S + 6 * DAY_S, 24, SAFETY) == []

@@ -157,9 +157,7 @@ def test_sums_are_those_of_the_verdicts(keyspace: Keyspace) -> None:
             assert flat(stored_sums[bucket]) == pytest.approx(flat(numbers), rel=1e-12), bucket
     assert pending(keyspace) == 0
     assert int(keyspace.client.hget(keyspace.keys.account_all, "exported:monitor")) == len(entries)
-
-
-def test_sums_of_ten_seconds_are_of_whole_series_and_the_last_hour_and_expire(keyspace: Keyspace) -> None:
+    keyspace.next_case("sums of ten seconds are of whole series and the last hour, and expire")
     verdicts, times = random_verdicts(600)
     now_ms = int(time.time() * 1000)
     # Two days become 80 minutes that end now.
@@ -206,7 +204,9 @@ def test_series_beyond_the_bound_are_counted_and_tags_and_prompt_versions_are_se
     assert len({Series("a", *"bcdef", "m", value).id for value in "xyz"}) == 3
 
 
-def test_broken_sums_are_refused_before_anything_is_written(keyspace: Keyspace) -> None:
+def test_broken_sums_are_refused_before_anything_is_written(
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entries = publish(keyspace, [verdict(1), verdict(2)], [DAY_MS, DAY_MS + 1])
     sums = Monitoring(keyspace).sums
     sums.deliver(entries[:1])
@@ -222,9 +222,7 @@ def test_broken_sums_are_refused_before_anything_is_written(keyspace: Keyspace) 
     sums.deliver(entries[1:])
     ((numbers, *_),) = stored(keyspace, fine=False).values()
     assert numbers.total.judgements == 2
-
-
-def test_judgements_of_one_weight_are_stored_in_short(keyspace: Keyspace) -> None:
+    keyspace.next_case("judgements of one weight are stored in short")
     weights = [100 / 3] * 30 + [40.0]
     verdicts = [verdict(number, weight=weight) for number, weight in enumerate(weights)]
     entries = publish(keyspace, verdicts, range(DAY_MS, DAY_MS + len(weights)))
@@ -236,6 +234,21 @@ def test_judgements_of_one_weight_are_stored_in_short(keyspace: Keyspace) -> Non
     assert sizes == [[3], [3], [5]]
     (stored_sums,), (expected_sums,) = stored(keyspace, fine=False).values(), expected(entries, 3600).values()
     assert flat(stored_sums) == pytest.approx(flat(expected_sums), rel=1e-12)
+    keyspace.next_case("a failed script takes no place of a value")
+    monitoring = Monitoring(keyspace, segments=("model",), max_segment_values=2)
+    entries = publish(keyspace, [verdict(number, model=f"m{number}") for number in range(2)], [DAY_MS, DAY_MS])
+
+    def fail(*_: object) -> None:
+        raise StoreError("Redis does not answer")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(keyspace.store, "run", fail)
+        for _ in range(3):
+            with pytest.raises(StoreError):
+                monitoring.sums.deliver(entries)
+    monitoring.sums.deliver(entries)
+    counts = {labels[-1]: sums[0].total.judgements for (labels, _), sums in stored(keyspace, fine=False).items()}
+    assert counts == {"": 2, "m0": 1, "m1": 1}
 
 
 class Agreement(Watch):
@@ -271,9 +284,7 @@ def test_counts_are_added_once(keyspace: Keyspace, monkeypatch: pytest.MonkeyPat
     with pytest.raises(StoreError, match="no whole number"):
         sums.deliver([late])
     assert pending(keyspace) == 1
-
-
-def test_a_watch_counts_only_verdicts_that_concern_it(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace.next_case("a watch counts only verdicts that concern it")
     counted: list[str] = []
     monkeypatch.setattr(Agreement, "count", lambda _self, item, _at: counted.append(item.evaluation_id[-1]) or ())
     verdicts = [
@@ -289,23 +300,6 @@ def test_a_watch_counts_only_verdicts_that_concern_it(keyspace: Keyspace, monkey
     sums.counting = watches
     sums.deliver(publish(keyspace, verdicts, [DAY_MS + n for n in range(5)]))
     assert counted == ["2", "3", "4", "5"]
-
-
-def test_a_failed_script_takes_no_place_of_a_value(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monitoring = Monitoring(keyspace, segments=("model",), max_segment_values=2)
-    entries = publish(keyspace, [verdict(number, model=f"m{number}") for number in range(2)], [DAY_MS, DAY_MS])
-
-    def fail(*_: object) -> None:
-        raise StoreError("Redis does not answer")
-
-    with monkeypatch.context() as failing:
-        failing.setattr(keyspace.store, "run", fail)
-        for _ in range(3):
-            with pytest.raises(StoreError):
-                monitoring.sums.deliver(entries)
-    monitoring.sums.deliver(entries)
-    counts = {labels[-1]: sums[0].total.judgements for (labels, _), sums in stored(keyspace, fine=False).items()}
-    assert counts == {"": 2, "m0": 1, "m1": 1}
 
 
 # --- silent series give their place to new ones, and a segment cannot take all places ---
@@ -329,9 +323,7 @@ def test_series_without_verdicts_for_90_days_give_their_place_to_others(keyspace
     days.count(92, of("c"), of("d"))
     assert days.listed() == {("b", ""), ("c", "")}
     assert days.dropped("too_many_series") == 2
-
-
-def test_a_burst_of_release_names_is_bounded_and_passes(keyspace: Keyspace) -> None:
+    keyspace.next_case("a burst of names of releases is bounded, and passes")
     days = Monitoring(keyspace, segments=("release",), max_segment_values=2)
     days.count(0, *(of("a", f"r{number}") for number in range(5)))
     days.count(0, of("b", "r4"))

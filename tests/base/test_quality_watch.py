@@ -113,9 +113,7 @@ def test_dead_letters_are_not_known_and_what_a_judge_does_not_apply_to_is(keyspa
     assert highest is not None
     assert lowest < 0.81
     assert highest > 0.91
-
-
-def test_what_is_refused_in_the_first_hour_is_not_known(keyspace: Keyspace) -> None:
+    keyspace.next_case("what is refused in the first hour is not known")
     for metrics in (("safety",), ("rest",)):
         publish(keyspace, 20, outcome="unscored", reason="content_filter", scores=(), metrics=metrics)
     worker = Worker(keyspace)
@@ -123,9 +121,7 @@ def test_what_is_refused_in_the_first_hour_is_not_known(keyspace: Keyspace) -> N
     names = "unknown_ratio", "lowest", "highest", "share"
     assert [worker.value(name) for name in names] == [1, 0, 1, None]
     assert [worker.value(name, metric="rest") for name in names] == [None] * 4, "a metric without a pass rule"
-
-
-def test_intervals_know_how_sessions_agreed_in_the_last_weeks(keyspace: Keyspace) -> None:
+    keyspace.next_case("intervals know how sessions agreed in the last weeks")
     publish(keyspace, 40)
     # 200 sessions of five verdicts that are all the same, in 180 of them passes: a design effect of 5.
     history = Sums({0: ClassSums(1000, 1000, 900, 1000, 900)}, SessionSums(200, 5000, 4500, 4500))
@@ -150,32 +146,7 @@ def test_one_worker_is_active_and_another_takes_over(keyspace: Keyspace) -> None
     second.sums.stop(1.0)
     first.turn()
     assert first.value("judgements") == 80, "a worker that is active again waits with its figures"
-
-
-def test_a_failed_watch_runs_again_after_a_minute(keyspace: Keyspace) -> None:
-    now, runs = [1_000.0], list[float]()
-    outcomes: list[Exception | bool | None] = [StoreError("away"), True, None, None]
-
-    class Hourly(Watch):
-        every_s = 3_600.0
-
-        def run(self, now: float) -> bool | None:
-            runs.append(now)
-            outcome = outcomes.pop(0)
-            if isinstance(outcome, Exception):
-                raise outcome
-            return outcome
-
-    watch = Hourly(keyspace.store, lambda: now[0])
-    with pytest.raises(StoreError):
-        watch.run_due()
-    for later_s in (59.0, 1.0, 1.0, 3_598.0, 2.0):
-        now[0] += later_s
-        watch.run_due()
-    assert runs == [1_000.0, 1_060.0, 1_061.0, 4_661.0]
-
-
-def test_the_lock_is_renewed_between_tasks_and_no_task_runs_without_it(keyspace: Keyspace) -> None:
+    keyspace.next_case("the lock is renewed between tasks, and no task runs without it")
     worker, seen = Worker(keyspace), list[str]()
     client, lock = keyspace.client, keyspace.keys.monitor
 
@@ -201,6 +172,29 @@ def test_the_lock_is_renewed_between_tasks_and_no_task_runs_without_it(keyspace:
     assert seen == ["runs", "runs"]
     worker.turn()
     assert seen == ["runs", "runs", "clears", "clears", "clears"]
+
+
+def test_a_failed_watch_runs_again_after_a_minute(keyspace: Keyspace) -> None:
+    now, runs = [1_000.0], list[float]()
+    outcomes: list[Exception | bool | None] = [StoreError("away"), True, None, None]
+
+    class Hourly(Watch):
+        every_s = 3_600.0
+
+        def run(self, now: float) -> bool | None:
+            runs.append(now)
+            outcome = outcomes.pop(0)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+    watch = Hourly(keyspace.store, lambda: now[0])
+    with pytest.raises(StoreError):
+        watch.run_due()
+    for later_s in (59.0, 1.0, 1.0, 3_598.0, 2.0):
+        now[0] += later_s
+        watch.run_due()
+    assert runs == [1_000.0, 1_060.0, 1_061.0, 4_661.0]
 
 
 def test_gauges_show_an_open_incident_with_its_details(keyspace: Keyspace) -> None:

@@ -74,9 +74,7 @@ def test_a_replay_with_a_new_judge_chooses_retained_traces(keyspace: Keyspace) -
     assert [item.trace for item in batch.items] == make_traces(range(3))
     assert set(keyspace.leases()) == {batch.id}
     assert keyspace.waiting() == {"lexical": keyspace.client.strlen(keyspace.keys.batch(batch.id))}
-
-
-def test_it_keeps_the_accounting_balanced_and_the_size_of_batches(keyspace: Keyspace) -> None:
+    keyspace.next_case("it keeps the accounting balanced, and the size of batches")
     keyspace.append("p1", make_traces(range(20)))
     take(keyspace)
     before = read_balanced_account(keyspace)
@@ -128,9 +126,7 @@ def test_only_the_requested_judges_judge_only_the_requested_services(keyspace: K
     assert Replays(keyspace).make(service="shop-*") == {"traces": 6, "not_matching": 4, "chosen": 2}
     chosen = [trace_id for trace_id, evaluation in in_batches(keyspace) if evaluation.judge == "safety"]
     assert chosen == [make_trace(2).trace_id, make_trace(3).trace_id]
-
-
-def test_a_higher_rate_judges_only_what_is_left(keyspace: Keyspace) -> None:
+    keyspace.next_case("a higher rate judges only what is left")
     rule = Rule(name="some", judges=("safety",), rate=0.2)
     publish(keyspace, range(200), rule)
     live = len(in_batches(keyspace))
@@ -138,9 +134,7 @@ def test_a_higher_rate_judges_only_what_is_left(keyspace: Keyspace) -> None:
     assert (counted["already_judged"], len(in_batches(keyspace))) == (live, live + counted["chosen"])
     origins = {(evaluation.origin, evaluation.probability) for _, evaluation in in_batches(keyspace)}
     assert origins == {("live", 0.2), ("replay", 0.6)}
-
-
-def test_a_judge_that_no_rule_names_gets_every_trace_or_a_share_of_them(keyspace: Keyspace) -> None:
+    keyspace.next_case("a judge that no rule names gets every trace, or a share of them")
     publish(keyspace, range(200))
     replays = Replays(keyspace, rules=(NOTHING,), models={"big": ModelSettings(provider="lexical", label="big")})
     some = replays.make("safety", model="big", rate=0.25)["chosen"]
@@ -149,19 +143,6 @@ def test_a_judge_that_no_rule_names_gets_every_trace_or_a_share_of_them(keyspace
     assert (names, {batch.judge_model for batch in keyspace.batches().values()}) == ({(0.25, "safety")}, {"big"})
     all_of_them = replays.make("safety", model="big")
     assert all_of_them == {"traces": 200, "chosen": 200 - some, "already_judged": some}, "a subset, as with rules"
-
-
-def test_entries_that_are_no_traces_are_skipped_and_one_published_twice_is_chosen_once(keyspace: Keyspace) -> None:
-    keyspace.append("p1", [make_trace(1)])
-    keyspace.report("p1", 1)
-    keyspace.add(b"{")
-    keyspace.add({"trace_id": make_trace(1).trace_id, "score": -1}, kind="f")
-    keyspace.add(make_trace(2), version="9")
-    keyspace.add(make_trace(1))
-    take(keyspace)
-    for dry_run in (True, False):
-        assert Replays(keyspace).make(dry_run=dry_run) == {"traces": 2, "chosen": 1, "already_judged": 1}
-    read_balanced_account(keyspace)
 
 
 # --- once ---
@@ -174,9 +155,7 @@ def test_judged_waiting_and_dead_evaluations_are_not_replayed(keyspace: Keyspace
     assert Replays(keyspace).make() == {"traces": 4, "already_judged": 4}
     assert in_batches(keyspace) == before
     assert (read_balanced_account(keyspace).chosen, read_balanced_account(keyspace).waiting) == (4, 2)
-
-
-def test_the_ledger_and_the_dead_letters_decide_where_the_mark_of_choosing_is_gone(keyspace: Keyspace) -> None:
+    keyspace.next_case("ledger and dead letters decide where the mark of choosing is gone")
     publish(keyspace, range(3))
     judged, given_up, _ = ids_of("safety", 0, 1, 2)
     keyspace.end(judged, keyspace.today(), "scored")
@@ -184,20 +163,20 @@ def test_the_ledger_and_the_dead_letters_decide_where_the_mark_of_choosing_is_go
     for dry_run in (True, False):
         assert Replays(keyspace).make(dry_run=dry_run) == {"traces": 3, "chosen": 1, "already_judged": 2}
     assert [trace_id for trace_id, _ in in_batches(keyspace)] == [make_trace(2).trace_id]
+    keyspace.next_case("entries that are no traces are skipped, and one that is published twice is chosen once")
+    keyspace.append("p1", [make_trace(1)])
+    keyspace.report("p1", 1)
+    keyspace.add(b"{")
+    keyspace.add({"trace_id": make_trace(1).trace_id, "score": -1}, kind="f")
+    keyspace.add(make_trace(2), version="9")
+    keyspace.add(make_trace(1))
+    take(keyspace)
+    for dry_run in (True, False):
+        assert Replays(keyspace).make(dry_run=dry_run) == {"traces": 2, "chosen": 1, "already_judged": 1}
+    read_balanced_account(keyspace)
 
 
-def test_a_changed_judge_judges_again(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish(keyspace, range(1), SAFETY)
-    replay = Replays(keyspace).begin()
-    changed = dataclasses.replace(catalogue()["safety"], scoring="another")
-    # The catalogue is fixed in a process: the judges of this replay are those of a later version.
-    monkeypatch.setattr(replay._chooser._factory, "_graders", Graders(Settings(rules=(SAFETY,)), {"safety": changed}))
-    assert finish_replay(replay) == {"traces": 1, "chosen": 1}
-    versions = {catalogue()["safety"].version, changed.version}
-    assert {evaluation.version for _, evaluation in in_batches(keyspace)} == versions
-
-
-def test_a_replay_chooses_shed_evaluations(keyspace: Keyspace) -> None:
+def test_a_replay_chooses_shed_evaluations(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = (SAFETY, Rule(name="b", judges=("relevance_to_query",), model="other", where=Where(service="shop")))
     for number in range(6):
         keyspace.add(make_trace(number))
@@ -213,10 +192,19 @@ def test_a_replay_chooses_shed_evaluations(keyspace: Keyspace) -> None:
     assert (after.shed, after.sampled, after.chosen, after.duplicate) == (3, 3, 9, 0)
     origins = {(evaluation.judge, evaluation.origin) for _, evaluation in in_batches(keyspace)}
     assert origins == {("safety", "live"), ("relevance_to_query", "replay")}
+    keyspace.next_case("a changed judge judges again")
+    publish(keyspace, range(1), SAFETY)
+    replay = Replays(keyspace).begin()
+    changed = dataclasses.replace(catalogue()["safety"], scoring="another")
+    # The catalogue is fixed in a process: the judges of this replay are those of a later version.
+    monkeypatch.setattr(replay._chooser._factory, "_graders", Graders(Settings(rules=(SAFETY,)), {"safety": changed}))
+    assert finish_replay(replay) == {"traces": 1, "chosen": 1}
+    versions = {catalogue()["safety"].version, changed.version}
+    assert {evaluation.version for _, evaluation in in_batches(keyspace)} == versions
 
 
 @pytest.mark.usefixtures("_short_chunks")
-def test_two_at_the_same_time_choose_everything_once(keyspace: Keyspace) -> None:
+def test_two_at_the_same_time_choose_everything_once(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(keyspace, range(60))
     replays = Replays(keyspace)
     first_run, other = replays.begin(), replays.begin()
@@ -225,10 +213,7 @@ def test_two_at_the_same_time_choose_everything_once(keyspace: Keyspace) -> None
     assert counts(first_run.state) == {"traces": 60, "chosen": 60}
     assert counts(other.state) == {"traces": 60, "already_judged": 60}
     assert len(in_batches(keyspace)) == 60
-
-
-@pytest.mark.usefixtures("_short_chunks")
-def test_a_reply_that_is_lost_changes_nothing(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace.next_case("a reply that is lost changes nothing")
     publish(keyspace, range(20))
     replay, run = Replays(keyspace).begin(), keyspace.store.run
 
@@ -245,7 +230,7 @@ def test_a_reply_that_is_lost_changes_nothing(keyspace: Keyspace, monkeypatch: p
     assert len(in_batches(keyspace)) == read_balanced_account(keyspace).chosen == 20
 
 
-def test_a_dry_run_only_counts(keyspace: Keyspace) -> None:
+def test_a_dry_run_only_counts(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(keyspace, range(5))
     before = keyspace.everything()
     replay = Replays(keyspace).begin(dry_run=True)
@@ -253,6 +238,22 @@ def test_a_dry_run_only_counts(keyspace: Keyspace) -> None:
     after = keyspace.everything()
     del after[f"replay:{replay.cursor.name}"]
     assert after == before
+    keyspace.next_case("an entry that is removed after reading would live on in a batch though it is to be forgotten")
+    publish(keyspace, range(2))
+    replay = Replays(keyspace).begin()
+    first = keyspace.client.xrange(keyspace.keys.traces, count=1)[0][0]
+    # It is called between the two.
+    monkeypatch.setattr(replay, "_find_fullest", lambda _: keyspace.client.xdel(keyspace.keys.traces, first) and None)
+    assert finish_replay(replay) == {"traces": 2, "cut_off": 1, "chosen": 1}
+    keyspace.next_case("nor are traces older than the retention, which could count twice, though it waited for long")
+    seconds = keyspace.client.time()[0]
+    at(keyspace, 1, (seconds - 90_000) * 1000)
+    at(keyspace, 2, (seconds - 60) * 1000)
+    take(keyspace)
+    replay = Replays(keyspace, retention=20_000.0).begin(since="26h")
+    # As if it had waited since.
+    replay._settings = Settings(redis_url=keyspace.url, prefix=keyspace.prefix, rules=(SAFETY,), retention=100.0)
+    assert finish_replay(replay) == {"traces": 2, "cut_off": 1, "chosen": 1}
 
 
 # --- stopping and going on ---
@@ -341,30 +342,8 @@ def test_entries_trimmed_ahead_of_a_replay_are_reported(keyspace: Keyspace) -> N
     assert finish_replay(replay) == {"cut_off": 1, "cut_off_ms": 14_000}, "when all that is left goes it ends"
 
 
-def test_an_entry_removed_after_reading_is_not_replayed(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a trace that is to be forgotten would live on in a batch."""
-    publish(keyspace, range(2))
-    replay = Replays(keyspace).begin()
-    first = keyspace.client.xrange(keyspace.keys.traces, count=1)[0][0]
-    # It is called between the two.
-    monkeypatch.setattr(replay, "_find_fullest", lambda _: keyspace.client.xdel(keyspace.keys.traces, first) and None)
-    assert finish_replay(replay) == {"traces": 2, "cut_off": 1, "chosen": 1}
-
-
-def test_traces_older_than_the_retention_are_not_replayed(keyspace: Keyspace) -> None:
-    """A replay that waits or is stopped for long goes on, but not into what could count twice."""
-    seconds = keyspace.client.time()[0]
-    at(keyspace, 1, (seconds - 90_000) * 1000)
-    at(keyspace, 2, (seconds - 60) * 1000)
-    take(keyspace)
-    replay = Replays(keyspace, retention=20_000.0).begin(since="26h")
-    # As if it had waited since.
-    replay._settings = Settings(redis_url=keyspace.url, prefix=keyspace.prefix, rules=(SAFETY,), retention=100.0)
-    assert finish_replay(replay) == {"traces": 2, "cut_off": 1, "chosen": 1}
-
-
 # --- bounds ---
-def test_it_waits_while_a_requested_model_has_enough_to_do(keyspace: Keyspace) -> None:
+def test_it_waits_while_a_requested_model_has_enough_to_do(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     keyspace.add(make_trace(1))
     take(keyspace, models=MODELS)
     replays = Replays(keyspace, models=MODELS, max_waiting_bytes=1000)
@@ -377,9 +356,7 @@ def test_it_waits_while_a_requested_model_has_enough_to_do(keyspace: Keyspace) -
     keyspace.client.hset(keyspace.keys.waiting, "default", 501)
     assert replays.make() == {"traces": 2, "chosen": 1, "already_judged": 1}
     assert [tuple(work) for work in replays.waited] == [("default", 501)]
-
-
-def test_large_traces_go_in_several_calls(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace.next_case("large traces go in several calls")
     monkeypatch.setattr(replay_module, "CHUNK_BYTES", 10_000)
     for number in range(30):
         keyspace.add(make_trace(number, output="x" * (9_000 if number > 20 else 10)))
@@ -446,9 +423,7 @@ def test_invalid_options_of_a_replay_are_refused(keyspace: Keyspace) -> None:
             replays.begin(judge, **options)
     assert keyspace.client.keys(ProgressKeys(keyspace.keys.prefix).replay("*")) == []
     assert with_rule.make(since="25h") == {}, "as far as the ledger remembers"
-
-
-def test_only_traces_published_in_the_period_are_replayed(keyspace: Keyspace) -> None:
+    keyspace.next_case("only traces that were published in the period are replayed")
     now_ms = keyspace.client.time()[0] * 1000
     for number, ago_s in enumerate((7200, 3000, 2000, 10)):
         at(keyspace, number, now_ms - ago_s * 1000)

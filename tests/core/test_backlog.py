@@ -121,9 +121,7 @@ def test_the_stream_is_trimmed_by_count_bytes_and_age(keyspace: Keyspace) -> Non
     old(keyspace, 30, count=4)
     hour_ago = f"{int((time.time() - 3600) * 1000)}-0"
     assert keyspace.measure(oldest=hour_ago).traces.lag == length(keyspace) == 4
-
-
-def test_batches_their_bytes_and_dead_letters_are_counted(keyspace: Keyspace) -> None:
+    keyspace.next_case("batches, their bytes and dead letters are counted")
     keyspace.append("p1", make_traces(range(4)))
     IngestHarness(keyspace, batch_size=1).process()
     leases = Leases(keyspace.store, tries_ttl_s=60)
@@ -163,9 +161,7 @@ def test_entries_trimmed_before_a_group_reads_count_once_as_cut_off(keyspace: Ke
     assert cut(keyspace, oldest="99999999999999-0") == Position(0, 25, 0)
     assert length(keyspace) == 0
     assert account(keyspace, "cut_off unread lost") == (25, 0, 0)
-
-
-def test_one_of_many_measurements_reports_a_cut(keyspace: Keyspace) -> None:
+    keyspace.next_case("one of many measurements reports a cut")
     keyspace.append("p1", big(50))
     with ThreadPoolExecutor(8) as pool:
         told = pool.map(
@@ -329,41 +325,7 @@ def test_each_exporter_has_its_own_lag_and_cut_offs(keyspace: Keyspace) -> None:
     told = {f"told:{name}": count for name, count in cut_off.items()}
     counts = {name: amount for name, amount in keyspace.accounting().items() if ":" in name}
     assert counts == {"exported:metrics": 30, "exported:otel": 18, **cut_off, **told}
-
-
-def test_the_outbox_is_trimmed_by_bytes_and_unsent_verdicts_are_cut_off(keyspace: Keyspace) -> None:
-    metrics = Exporter(keyspace, "metrics")
-    keyspace.store.make_group(keyspace.keys.verdicts, "otel")
-    send(keyspace, 0, 40, rationale=PADDING)
-    metrics.acknowledge(metrics.read())
-    used = keyspace.client.memory_usage(keyspace.keys.verdicts, samples=0)
-    assert keyspace.measure(max_outbox_bytes=used).bytes["outbox"] == pytest.approx(used, rel=0.02)
-    backlog = keyspace.measure(groups=("metrics", "otel"), report_cuts=True, max_outbox_bytes=used // 4)
-    left = keyspace.client.xlen(keyspace.keys.verdicts)
-    assert 8 <= left <= 10
-    assert {group: each[:2] for group, each in backlog.outbox.items()} == {"metrics": (0, 0), "otel": (left, 40 - left)}
-    assert backlog.bytes["outbox"] <= used // 4
-    assert keyspace.measure(max_outbox_bytes=1).bytes["outbox"] > 0, "the newest one always stays"
-
-
-def test_metrics_hold_the_bytes_of_each_store(keyspace: Keyspace) -> None:
-    metrics = Metrics(settings_of(keyspace))
-    keyspace.append("p1", big(20))
-    send(keyspace, 0, 5)
-    keyspace.client.hset(keyspace.keys.waiting, mapping={"a": 100, "b": 30})
-    keyspace.client.hset(keyspace.keys.dead_refs, "bytes", 77)
-    make_maintenance(keyspace, metrics, groups=("metrics",), max_stream_bytes=10**8, max_dead_bytes=10**7).run_once()
-    values, stores = samples(metrics), ("traces", "outbox", "batches", "dead_letters")
-    traces, outbox, *others = (values["stored_bytes", f"what={what}"] for what in stores)
-    assert traces == pytest.approx(keyspace.client.memory_usage(keyspace.keys.traces), rel=0.02)
-    assert (outbox > 0, others) == (True, [130, 77])
-    assert [values["stored_max_bytes", f"what={what}"] for what in stores] == [10**8, 2**29, 2**28, 10**7]
-    assert values["redis_used_bytes",] > 500_000
-    assert ("redis_max_bytes",) not in values, "0: without a bound"
-
-
-def test_a_new_exporter_and_one_whose_position_is_lost_cut_nothing_off_twice(keyspace: Keyspace) -> None:
-    """An OTLP endpoint that was configured after a month used to begin with a month of cut-off verdicts."""
+    keyspace.next_case("an exporter that is configured after a month does not begin with a month of cut-off verdicts")
     ids = send(keyspace, 0, 10)
     keyspace.client.xdel(keyspace.keys.verdicts, *ids[:7])
     otel, _ = (Exporter(keyspace, "otel") for _ in range(2))
@@ -384,6 +346,35 @@ def test_a_new_exporter_and_one_whose_position_is_lost_cut_nothing_off_twice(key
     send(keyspace, 20, 30)
     trim(keyspace, 6, keyspace.keys.verdicts)
     assert keyspace.measure(groups=("otel",), report_cuts=True).outbox["otel"][:2] == (6, 4)
+
+
+def test_the_outbox_is_trimmed_by_bytes_and_unsent_verdicts_are_cut_off(keyspace: Keyspace) -> None:
+    metrics = Exporter(keyspace, "metrics")
+    keyspace.store.make_group(keyspace.keys.verdicts, "otel")
+    send(keyspace, 0, 40, rationale=PADDING)
+    metrics.acknowledge(metrics.read())
+    used = keyspace.client.memory_usage(keyspace.keys.verdicts, samples=0)
+    assert keyspace.measure(max_outbox_bytes=used).bytes["outbox"] == pytest.approx(used, rel=0.02)
+    backlog = keyspace.measure(groups=("metrics", "otel"), report_cuts=True, max_outbox_bytes=used // 4)
+    left = keyspace.client.xlen(keyspace.keys.verdicts)
+    assert 8 <= left <= 10
+    assert {group: each[:2] for group, each in backlog.outbox.items()} == {"metrics": (0, 0), "otel": (left, 40 - left)}
+    assert backlog.bytes["outbox"] <= used // 4
+    assert keyspace.measure(max_outbox_bytes=1).bytes["outbox"] > 0, "the newest one always stays"
+    keyspace.next_case("metrics hold the bytes of each store")
+    metrics = Metrics(settings_of(keyspace))
+    keyspace.append("p1", big(20))
+    send(keyspace, 0, 5)
+    keyspace.client.hset(keyspace.keys.waiting, mapping={"a": 100, "b": 30})
+    keyspace.client.hset(keyspace.keys.dead_refs, "bytes", 77)
+    make_maintenance(keyspace, metrics, groups=("metrics",), max_stream_bytes=10**8, max_dead_bytes=10**7).run_once()
+    values, stores = samples(metrics), ("traces", "outbox", "batches", "dead_letters")
+    traces, outbox, *others = (values["stored_bytes", f"what={what}"] for what in stores)
+    assert traces == pytest.approx(keyspace.client.memory_usage(keyspace.keys.traces), rel=0.02)
+    assert (outbox > 0, others) == (True, [130, 77])
+    assert [values["stored_max_bytes", f"what={what}"] for what in stores] == [10**8, 2**29, 2**28, 10**7]
+    assert values["redis_used_bytes",] > 500_000
+    assert ("redis_max_bytes",) not in values, "0: without a bound"
 
 
 PRODUCERS = st.sampled_from(["p1", "p2"])

@@ -113,14 +113,6 @@ def hanging_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
-def test_a_broker_that_hangs_does_not_delay_ingest(pipeline: Pipeline, hanging_port: int) -> None:
-    """Regression: ingest sent messages itself, and waited ten seconds for each."""
-    pipeline.worker(rules=RULES, broker_url=f"redis://127.0.0.1:{hanging_port}/0", batch_size=2)
-    pipeline.publish(make_traces(40))
-    wait_until(lambda: pipeline.account().waiting == 40, SECONDS, "all traces to be chosen")
-
-
 def test_a_worker_uses_tls_and_trusts_only_its_authority(at_redis: AtRedis, tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path)
     with TlsRedis(certificates) as server:

@@ -122,6 +122,25 @@ def test_batches_hold_the_chosen_evaluations_of_one_model_up_to_their_size(keysp
     assert sorted(sizes["default"]) == [2, 3, 3, 3, 3, 3, 3]
     assert sorted(sizes["other"], reverse=True) == [3] * full + [rest] * bool(rest)
     assert sorted(chosen.woken) == sorted(batches), "one wake-up for each batch"
+    keyspace.next_case("a batch is ready, due later, counts as waiting, and its marks expire")
+    rules = (rule_of(name="other", model="other"), rule_of())
+    add(keyspace, make_trace(1))
+    IngestHarness(keyspace, rules=rules, models=MODELS, retention=3600).process()
+    batches, client, keys = keyspace.batches(), keyspace.client, keyspace.keys
+    assert keyspace.leases() == dict.fromkeys(batches, keyspace.soon(3600))
+    assert len(batches) == 2
+    for batch_id, batch in batches.items():
+        ready = client.zrange(keys.ready(batch.judge_model), 0, -1, withscores=True)
+        assert ready == [(batch_id.encode(), pytest.approx(batch.created_at * 1000, abs=1))]
+    sizes = {batch.judge_model: client.strlen(keys.batch(batch_id)) for batch_id, batch in batches.items()}
+    assert keyspace.waiting() == sizes
+    assert set(keyspace.ledger()) == {evaluation.id for _, _, evaluation in chosen_evaluations(keyspace)}
+    # Counted from an hour after the end of the day, for a trace without a time.
+    counted_s = 3600 + DAY_S + 3600 + DAY_S - time.time() % DAY_S
+    parts = client.scan_iter(f"{keys.evaluations}:*")
+    assert all(counted_s - 60 < client.ttl(part) <= counted_s + 660 for part in parts)
+    assert client.ttl(keys.account_now()) == pytest.approx(90 * DAY_S, abs=60)
+    assert client.ttl(keys.account_all) == -1
 
 
 def test_an_evaluation_has_id_version_and_the_larger_probability(keyspace: Keyspace) -> None:
@@ -150,27 +169,6 @@ def test_an_evaluation_has_id_version_and_the_larger_probability(keyspace: Keysp
         ("effective_sampling_ratio", "rule=rare"): len(below(range(40), 0.2)) / 40,
         ("effective_sampling_ratio", "rule=often"): len(picked) / 40,
     }
-
-
-def test_a_batch_is_ready_and_due_later_counts_as_waiting_and_its_marks_expire(keyspace: Keyspace) -> None:
-    rules = (rule_of(name="other", model="other"), rule_of())
-    add(keyspace, make_trace(1))
-    IngestHarness(keyspace, rules=rules, models=MODELS, retention=3600).process()
-    batches, client, keys = keyspace.batches(), keyspace.client, keyspace.keys
-    assert keyspace.leases() == dict.fromkeys(batches, keyspace.soon(3600))
-    assert len(batches) == 2
-    for batch_id, batch in batches.items():
-        ready = client.zrange(keys.ready(batch.judge_model), 0, -1, withscores=True)
-        assert ready == [(batch_id.encode(), pytest.approx(batch.created_at * 1000, abs=1))]
-    sizes = {batch.judge_model: client.strlen(keys.batch(batch_id)) for batch_id, batch in batches.items()}
-    assert keyspace.waiting() == sizes
-    assert set(keyspace.ledger()) == {evaluation.id for _, _, evaluation in chosen_evaluations(keyspace)}
-    # Counted from an hour after the end of the day, for a trace without a time.
-    counted_s = 3600 + DAY_S + 3600 + DAY_S - time.time() % DAY_S
-    parts = client.scan_iter(f"{keys.evaluations}:*")
-    assert all(counted_s - 60 < client.ttl(part) <= counted_s + 660 for part in parts)
-    assert client.ttl(keys.account_now()) == pytest.approx(90 * DAY_S, abs=60)
-    assert client.ttl(keys.account_all) == -1
 
 
 def test_a_repeated_call_of_choose_changes_nothing(keyspace: Keyspace) -> None:
@@ -238,7 +236,7 @@ def test_a_trace_published_again_gets_only_evaluations_that_are_new(keyspace: Ke
     assert counts(keyspace, names) == [4, 0, 4]
 
 
-def test_feedback_is_acknowledged_and_counted_once(keyspace: Keyspace) -> None:
+def test_feedback_is_acknowledged_and_counted_once(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = IngestHarness(keyspace)
     keyspace.append("p1", [FEEDBACK, FEEDBACK], kind="f")
     entries = keyspace.read()
@@ -246,9 +244,7 @@ def test_feedback_is_acknowledged_and_counted_once(keyspace: Keyspace) -> None:
     chosen.process(entries)
     assert (keyspace.pending(), keyspace.accounting()) == (0, {"read": 2, "feedback": 2, "feedback:no_rule": 2})
     assert samples(chosen.metrics) == {("late_feedback_total", "outcome=no_rule"): 2}
-
-
-def test_one_script_call_applies_a_bounded_share_of_a_read(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace.next_case("one script call applies a bounded share of a read")
     calls, run = list[bool](), keyspace.store.run
 
     def counted(script: str, *rest: Any) -> Any:
@@ -294,9 +290,7 @@ def test_an_answer_that_two_telemetries_tell_is_judged_once(keyspace: Keyspace) 
         IngestHarness(keyspace, rules=(rule_of(*judges),)).process()
     assert judges_of(keyspace) == {"safety": 1, "relevance_to_query": 1}
     assert counts(keyspace, "sampled duplicate") == [2, 1]
-
-
-def test_what_is_known_of_the_answers_of_a_trace_is_bounded_and_never_stops_ingest(keyspace: Keyspace) -> None:
+    keyspace.next_case("what is known of the answers of a trace is bounded and never stops ingest")
     harness, key = IngestHarness(keyspace), keyspace.keys.told("1")
     add(keyspace, *(make_trace(number, trace_id="1", output=f"answer {number}") for number in range(12)))
     harness.process()
@@ -339,6 +333,31 @@ def test_a_producers_traces_count_as_published_when_sent_bare_ones_when_read(key
         ("producer_published_total", f"service={name}"): count for name, count in zip("abc", (2, 3, 1), strict=True)
     }
     assert published(chosen) == by_service
+    keyspace.next_case("traces after a report with drops count as published at once")
+    chosen = IngestHarness(keyspace)
+    keyspace.append("p1", make_traces(range(4)))
+    keyspace.report("p1", 10, buffer_full=6)
+    chosen.process()
+    keyspace.append("p1", make_traces(range(4, 9)))
+    for unread in (5, 0):
+        account = read_account(keyspace.store)
+        assert (account.published, account.dropped, account.unread, account.lost) == (15, 6, unread, 0)
+        chosen.process()
+    assert keyspace.accounting()["published"] == 15
+    keyspace.next_case("reports and unreadable entries of producers unbalance nothing")
+    report = {"producer": "forged", "seq": 1, "service": "shop", "published": 3, "accepted": 3, "dropped": {}}
+    keyspace.add(report, kind="r")
+    keyspace.report("p1", 3)
+    IngestHarness(keyspace).process()
+    assert 0 < keyspace.client.ttl(keyspace.keys.producer("forged")) <= 90 * DAY_S, "it makes no key that stays"
+    assert 0 < keyspace.client.ttl(keyspace.keys.producer("p1")) <= 1000, "the producer's own TTL stays"
+    for kind in "fr":
+        keyspace.next_case(f"unreadable {kind}")
+        keyspace.append("p1", [make_trace(1)])
+        keyspace.append("p1", [b"{"], kind=kind)
+        IngestHarness(keyspace).process()
+        account = read_account(keyspace.store)
+        assert (account.published, account.sampled, account.invalid, account.lost) == (2, 1, 1, 0)
 
 
 def test_the_largest_report_of_each_producer_counts_though_reports_are_late_or_repeated(keyspace: Keyspace) -> None:
@@ -359,32 +378,3 @@ def test_the_largest_report_of_each_producer_counts_though_reports_are_late_or_r
         keyspace.report(producer, count, too_large=1)
     chosen.process()
     assert counts(keyspace, "published dropped sent sampled duplicate") == [10, 2, 6, 3, 3]
-
-
-def test_traces_after_a_report_with_drops_count_as_published_at_once(keyspace: Keyspace) -> None:
-    chosen = IngestHarness(keyspace)
-    keyspace.append("p1", make_traces(range(4)))
-    keyspace.report("p1", 10, buffer_full=6)
-    chosen.process()
-    keyspace.append("p1", make_traces(range(4, 9)))
-    for unread in (5, 0):
-        account = read_account(keyspace.store)
-        assert (account.published, account.dropped, account.unread, account.lost) == (15, 6, unread, 0)
-        chosen.process()
-    assert keyspace.accounting()["published"] == 15
-
-
-def test_reports_and_unreadable_entries_of_producers_unbalance_nothing(keyspace: Keyspace) -> None:
-    report = {"producer": "forged", "seq": 1, "service": "shop", "published": 3, "accepted": 3, "dropped": {}}
-    keyspace.add(report, kind="r")
-    keyspace.report("p1", 3)
-    IngestHarness(keyspace).process()
-    assert 0 < keyspace.client.ttl(keyspace.keys.producer("forged")) <= 90 * DAY_S, "it makes no key that stays"
-    assert 0 < keyspace.client.ttl(keyspace.keys.producer("p1")) <= 1000, "the producer's own TTL stays"
-    for kind in "fr":
-        keyspace.next_case(f"unreadable {kind}")
-        keyspace.append("p1", [make_trace(1)])
-        keyspace.append("p1", [b"{"], kind=kind)
-        IngestHarness(keyspace).process()
-        account = read_account(keyspace.store)
-        assert (account.published, account.sampled, account.invalid, account.lost) == (2, 1, 1, 0)

@@ -147,6 +147,17 @@ def test_settings_cannot_be_changed_and_name_queue_and_ledger() -> None:
     assert Settings().queue("code") == "tracejudge.judge.code"
     with pytest.raises(AttributeError):
         settings.metrics_port = 1  # type: ignore[misc]
+    # Another role, port or password is the same configuration; any other setting is not.
+    plain = Settings().config_hash
+    same = {"roles": ("judge",), "metrics_port": 1, "redis_url": "redis://u:pw@h/1", "user_key": "k"}
+    assert Settings.from_keys(**same, log_level="debug").config_hash == plain
+    left_out = {"metrics_host", "broker_url", "otlp_endpoint", "proxy", "user_keys_former", "log_verdicts", *same}
+    left_out |= {"served_partitions", "judges_folder", "log_level"}
+    values = {key: value for key, (_, value) in VARIABLES.items() if key not in left_out}
+    hashes = {key: Settings.from_keys(**{key: value}).config_hash for key, value in values.items()}
+    assert len({plain, *hashes.values()}) == len(hashes) + 1
+    assert all(re.fullmatch(r"[0-9a-f]{8}", digest) for digest in hashes.values())
+    assert load({"TRACEJUDGE_RETENTION": "12h"}).config_hash == hashes["retention"], "wherever it is set"
 
 
 def test_arguments_win_over_variables_and_these_over_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +179,17 @@ def test_arguments_win_over_variables_and_these_over_the_file(monkeypatch: pytes
     monkeypatch.setenv("TRACEJUDGE_MAX_DEAD", "7")
     assert load({}).max_dead == 100_000, "the environment of the process is not read"
     assert load(os.environ).max_dead == 7
+    # An error names the source that set the value.
+    write("max_dead = 0", "mine.toml")
+    variable = {"TRACEJUDGE_MAX_DEAD": "0"}
+    for variables, arguments, place in (
+        ({}, {}, "mine.toml"),
+        (variable, {}, "TRACEJUDGE_MAX_DEAD"),
+        (variable, {"max_dead": 0}, "--max-dead"),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            load(variables, "mine.toml", arguments)
+        assert str(caught.value) == f"{place}: max_dead: must be a whole number of at least 1"
 
 
 def test_partitions_are_by_the_address_and_a_worker_serves_ranges_of_them() -> None:
@@ -210,9 +232,6 @@ def test_durations_and_sizes_are_written_with_a_unit_or_without() -> None:
         write(f'max_stream_bytes = "{text}"\nmax_waiting_bytes = 90')
         settings = load({"TRACEJUDGE_MAX_TRACE_BYTES": text})
         assert (settings.max_stream_bytes, settings.max_trace_bytes, settings.max_waiting_bytes) == (size, size, 90)
-
-
-def test_redaction_is_a_table_or_the_switch_that_it_is_for_the_sdk() -> None:
     write('[redact]\nbuiltin = true\npatterns = ["ACME-\\\\d+"]\nsign = "[gone]"\n')
     assert load({}) == Settings(redact=Redact(builtin=True, patterns=(r"ACME-\d+",), sign="[gone]"))
     for word, builtin in (("1", True), ("On", True), ("true", True), ("0", False), ("off", False)):
@@ -257,9 +276,15 @@ def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
         "TRACEJUDGE_XYZZY: is no setting, and nothing reads it; take it out",
     ]
 
+    class Recording(dict[str, str]):
+        def get(self, key: str, default: object = None) -> object:  # type: ignore[override]
+            read.add(key)
+            return super().get(key, default)  # type: ignore[arg-type]
 
-def test_a_link_of_kubernetes_to_a_service_is_no_setting() -> None:
-    """A service `tracejudge-metrics` sets TRACEJUDGE_METRICS_PORT in each pod; a setting is still read."""
+    read: set[str] = set()
+    load_settings(environ=Recording({"TRACEJUDGE_SERVICE": "s"}), **NUMBERS)
+    assert read | {"TRACEJUDGE_DIALECTS"} == SDK_VARIABLES  # which the exporter reads
+    # A service `tracejudge-metrics` sets TRACEJUDGE_METRICS_PORT in each pod; a setting is still read.
     for link in ("tcp://10.0.0.7:9808", "udp://[fd00::7]:53"):
         variables = {"TRACEJUDGE_METRICS_PORT": link, "TRACEJUDGE_METRICS_SERVICE_PORT": "9808"}
         variables["TRACEJUDGE_PORT"] = link
@@ -271,31 +296,6 @@ def test_a_link_of_kubernetes_to_a_service_is_no_setting() -> None:
         assert load({**variables, "TRACEJUDGE_METRICS_PORT": "9900"}).metrics_port == 9900
         environment = {**variables, "TRACEJUDGE_SERVICE": "s", "TRACEJUDGE_SERVICE_PORT": link}
         assert load_settings(environ=environment, **NUMBERS).service == "s"
-
-
-def test_the_sdk_s_variables_are_those_that_it_reads() -> None:
-    class Recording(dict[str, str]):
-        def get(self, key: str, default: object = None) -> object:  # type: ignore[override]
-            read.add(key)
-            return super().get(key, default)  # type: ignore[arg-type]
-
-    read: set[str] = set()
-    load_settings(environ=Recording({"TRACEJUDGE_SERVICE": "s"}), **NUMBERS)
-    assert read | {"TRACEJUDGE_DIALECTS"} == SDK_VARIABLES  # which the exporter reads
-
-
-def test_the_configuration_hash_covers_the_settings_that_processes_share() -> None:
-    """Another role, port or password is the same configuration; any other setting is not."""
-    plain = Settings().config_hash
-    same = {"roles": ("judge",), "metrics_port": 1, "redis_url": "redis://u:pw@h/1", "user_key": "k"}
-    assert Settings.from_keys(**same, log_level="debug").config_hash == plain
-    left_out = {"metrics_host", "broker_url", "otlp_endpoint", "proxy", "user_keys_former", "log_verdicts", *same}
-    left_out |= {"served_partitions", "judges_folder", "log_level"}
-    values = {key: value for key, (_, value) in VARIABLES.items() if key not in left_out}
-    hashes = {key: Settings.from_keys(**{key: value}).config_hash for key, value in values.items()}
-    assert len({plain, *hashes.values()}) == len(hashes) + 1
-    assert all(re.fullmatch(r"[0-9a-f]{8}", digest) for digest in hashes.values())
-    assert load({"TRACEJUDGE_RETENTION": "12h"}).config_hash == hashes["retention"], "wherever it is set"
 
 
 def test_a_mistake_is_one_line_with_place_key_and_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,19 +321,6 @@ def test_a_mistake_is_one_line_with_place_key_and_fix(tmp_path: Path, monkeypatc
         text = "{\n" + ",\n".join(lines) + "\n}\n"
         (Path(__file__).parent / "data" / "mistakes.json").write_text(text, encoding="utf-8")
     assert wrong == {}, "not in one line, with a secret, or not what data/mistakes.json says"
-
-
-def test_an_error_names_the_source_that_set_the_value() -> None:
-    write("max_dead = 0", "mine.toml")
-    variable = {"TRACEJUDGE_MAX_DEAD": "0"}
-    for variables, arguments, place in (
-        ({}, {}, "mine.toml"),
-        (variable, {}, "TRACEJUDGE_MAX_DEAD"),
-        (variable, {"max_dead": 0}, "--max-dead"),
-    ):
-        with pytest.raises(SettingsError) as caught:
-            load(variables, "mine.toml", arguments)
-        assert str(caught.value) == f"{place}: max_dead: must be a whole number of at least 1"
 
 
 def test_a_proxy_of_the_environment_that_cannot_be_used_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

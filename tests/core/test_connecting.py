@@ -96,9 +96,6 @@ def test_an_address_is_shown_without_user_password_and_options() -> None:
     # A semicolon is between addresses, but not in a password.
     assert addresses(f"redis://u:{PASSWORD};x@a:1/0;redis://b:2") == "redis://a:1/0;redis://b:2"
     assert addresses(f"sentinel://:{PASSWORD}@a:1/0;sentinel://b:2") == "sentinel://a:1/0;sentinel://b:2"
-
-
-def test_no_object_shows_a_password_but_settings_travel_whole() -> None:
     url = f"redis://user:{PASSWORD}@127.0.0.1:1/0"
     model = ModelSettings(base_url=f"http://u:{PASSWORD}@localhost/v1?key={PASSWORD}", model="m")
     settings = Settings.from_keys(
@@ -137,7 +134,7 @@ def test_a_broker_s_address_is_written_as_kombu_takes_it() -> None:
 
 
 def test_a_user_of_the_access_list_is_let_in_and_no_wrong_password(
-    redis_binaries: tuple[ServerBinary, ...],
+    redis_binaries: tuple[ServerBinary, ...], tmp_path: Path
 ) -> None:
     with EmbeddedRedis(redis_binaries[0]) as guarded, Redis(port=guarded.port) as admin:
         admin.acl_setuser("worker", enabled=True, passwords=[f"+{PASSWORD}"], keys=["*"], categories=["+@all"])
@@ -155,9 +152,6 @@ def test_a_user_of_the_access_list_is_let_in_and_no_wrong_password(
         with closing(wrong), pytest.raises(StoreError, match=refused):
             wrong.call(lambda client: client.ping())
         guarded.kill()
-
-
-def test_a_full_disk_of_redis_is_named_by_store_sdk_and_doctor(redis_binaries: tuple[ServerBinary, ...]) -> None:
     with TunedRedis(redis_binaries[0], "--save", "3600 1") as server, Redis(port=server.port) as admin:
         (server.folder / "dump.rdb" / "in the way").mkdir(parents=True)
         admin.bgsave()
@@ -168,9 +162,6 @@ def test_a_full_disk_of_redis_is_named_by_store_sdk_and_doctor(redis_binaries: t
         with pytest.raises(DeliveryError, match="cannot write to its disk"):
             stream.append(Batch(1, (Entry(Kind.TRACE, b"{}", 0),), 1, 2, 0, 0), meanwhile=lambda: None)
         assert "cannot write to its disk" in reach("redis", server.url).what
-
-
-def test_a_socket_serves_too(redis_binaries: tuple[ServerBinary, ...], tmp_path: Path) -> None:
     path = tmp_path / "redis.sock"
     with TunedRedis(redis_binaries[0], "--unixsocket", str(path)):
         store = Store(f"unix://{path}?db=1", Keys())
@@ -202,21 +193,21 @@ def test_each_option_of_the_driver_works_in_full_or_is_refused_at_the_start(redi
             continue
         if USABLE.get(name) != value:
             wrong.append(f"{name}={value} must be refused")
-        elif not _works(settings):
+        elif not _works(settings, idle_ms=1100 if "timeout" in name or "interval" in name else 1):
             wrong.append(f"{name}={value} does not work")
     assert wrong == []
 
 
-def _works(settings: Settings) -> bool:
-    """Use the worker's store, Celery's broker and the SDK as they use Redis."""
+def _works(settings: Settings, idle_ms: int) -> bool:
+    """Use the worker's store, Celery's broker and the SDK as they use Redis; reads that find nothing wait so long."""
     store, name = Store(settings.redis_url, Keys(f"options-{secrets.token_hex(4)}")), secrets.token_hex(4)
     store.make_group(name, "group")
-    idle = [store.read_group(name, "group", "one", count=1, block_ms=1100) for _ in range(2)]
+    idle = [store.read_group(name, "group", "one", count=1, block_ms=idle_ms) for _ in range(2)]
     store.call(lambda client: client.xadd(name, {"v": "1"}))
     with ThreadPoolExecutor(8) as threads:
         now = list(threads.map(lambda _: store.now_ms(), range(8)))
     reader = GroupReader(store, name, "group", "one")
-    read = list(reader.read(1100))
+    read = list(reader.read(idle_ms))
     reader.close()
     store.call(lambda client: client.delete(name))
     parameters = broker(settings)

@@ -99,18 +99,6 @@ def test_calls_run_concurrently_within_the_limit_of_the_model(pipeline: Pipeline
     assert page.value("tracejudge_judge_in_flight", judge_model="judge-1") == 0
 
 
-def test_work_is_parked_while_the_endpoint_refuses_connections(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
-    endpoint.close()
-    worker = pipeline.worker(rules=GROUNDED, models=models(endpoint.base_url))
-    pipeline.publish(make_traces(20))
-    wait_until(lambda: worker.scrape().value("tracejudge_batches_parked") >= 1, what="work to be parked")
-    account = pipeline.account()
-    assert (account.waiting, account.scored, account.lost) == (20, 0, 0)
-    endpoint.start()
-    account = pipeline.settled(20)
-    assert (account.scored, account.lost) == (20, 0)
-
-
 def test_an_invalid_answer_is_unscored_with_its_reason_not_zero(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     worker = pipeline.worker(rules=GROUNDED, models=models(endpoint.base_url))
     reasons: Counter[str] = Counter()

@@ -90,7 +90,7 @@ def test_a_trace_needs_three_fields_and_may_hold_every_field_of_the_contract() -
     assert read_trace(span_id="the user said: hello").trace.span_id is None
 
 
-def test_ids_of_traces_and_publications() -> None:
+def test_ids_of_traces_and_publications_and_times_before_2000_or_after_2100() -> None:
     for trace_id in (W3C, "a", "request 7/é", "é" * 128):
         assert read_trace(trace_id=trace_id).trace.trace_id == trace_id
     for trace_id in ("", None, ["a"]):
@@ -109,9 +109,6 @@ def test_ids_of_traces_and_publications() -> None:
         (b"\xff", "\ufffd"),
     ):
         assert read({**fields, b"p": field}).producer == producer, field
-
-
-def test_times_before_2000_or_after_2100_are_left_out_and_named() -> None:
     for name in ("started_at", "ended_at"):
         times: dict[Any, Any] = dict.fromkeys(NO_TIMES) | {time: time for time in TIMES}
         times |= {1_700_000_000.5 * factor: 1_700_000_000.5 for factor in (1_000, 1_000_000, 1_000_000_000)}
@@ -170,14 +167,6 @@ def test_an_entry_that_is_no_trace_has_a_reason_and_keeps_nothing_of_its_text() 
     assert read(None) == GoneEntry(ENTRY_ID), "it was trimmed away"
 
 
-def test_the_limit_of_bytes_is_the_configured_one_and_belongs_to_the_payload() -> None:
-    read_trace(context=["x" * 1_000_000])
-    check_invalid(read_as(NEEDED | {"context": ["x" * 5_000_000]}), "too_large")
-    fields = {b"v": b"1", b"t": encoded(NEEDED)}
-    assert isinstance(read(fields, len(fields[b"t"])), TraceEntry)
-    check_invalid(read(fields, len(fields[b"t"]) - 1), "too_large")
-
-
 def test_an_accepted_trace_can_be_decoded_inside_a_batch() -> None:
     """What is nested to the last level would fail the whole batch it is put into, again and again."""
 
@@ -200,6 +189,12 @@ def test_an_accepted_trace_can_be_decoded_inside_a_batch() -> None:
     assert ends == {TraceEntry, InvalidEntry}
     payload = encoded(NEEDED)[:-1] + b',"x":' + b"[" * 1000 + b"]" * 1000 + b"}"
     check_invalid(read_as(payload), "not_json", "an unknown field")
+    # The limit of bytes is the configured one, and that of the payload.
+    read_trace(context=["x" * 1_000_000])
+    check_invalid(read_as(NEEDED | {"context": ["x" * 5_000_000]}), "too_large")
+    fields = {b"v": b"1", b"t": encoded(NEEDED)}
+    assert isinstance(read(fields, len(fields[b"t"])), TraceEntry)
+    check_invalid(read(fields, len(fields[b"t"]) - 1), "too_large")
 
 
 def test_reports_are_read_and_those_that_would_bend_the_accounting_are_invalid() -> None:
@@ -212,9 +207,7 @@ def test_reports_are_read_and_those_that_would_bend_the_accounting_are_invalid()
     dropped = {"buffer_full": 5, "redaction": 2, **dict.fromkeys(invented, 3)}
     counted = read_as(REPORT | {"dropped": dropped}, b"r").report.dropped
     assert counted == {"buffer_full": 5, "redaction": 2, "other": 3 * len(invented)}
-
-
-def test_late_feedback_is_read_in_other_names_and_types() -> None:
+    # So is late feedback, in other names and types.
     for record, feedback in (
         ({"trace_id": W3C, "score": -1}, LateFeedback(W3C, -1.0)),
         ({"trace_id": W3C, "score": -1, "comment": "Wrong."}, LateFeedback(W3C, -1.0, "Wrong.")),
@@ -262,9 +255,7 @@ def test_a_field_that_is_left_out_is_counted_logged_once_and_listed(keyspace: Ke
     listed = {(field.field, field.type, field.service, field.trace_id) for field in read_left_out(keyspace.store)}
     assert listed == {(*each, "shop", "t2") for each in fields}
     assert 0 < keyspace.client.ttl(InputKeys(keyspace.keys.prefix).left_out) <= 7 * 86_400
-
-
-def test_the_last_hundred_invalid_entries_are_listed_without_their_texts(keyspace: Keyspace) -> None:
+    keyspace.next_case("the last hundred invalid entries are listed without their texts")
     chosen, key = IngestHarness(keyspace), InputKeys(keyspace.keys.prefix).invalid
     for number in range(MAX_INVALID + 20):
         keyspace.add({"trace_id": f"t{number}", "content": "secret", "a secret": 1})

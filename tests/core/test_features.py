@@ -58,18 +58,13 @@ def test_every_row_is_the_module_of_a_feature(without: Callable[[str], list[str]
     before = [feature.name for feature in installed()]
     assert without("dead_letters") == [name for name in before if name != "dead_letters"]
     assert {"board", "labels"}.isdisjoint(without("labels")), "nor one without those that it needs"
-
-
-def test_features_name_tables_of_metrics_watches_and_functions() -> None:
     assert all(issubclass(import_attribute(feature.metrics), MetricTable) for feature in installed() if feature.metrics)
     assert all(issubclass(import_attribute(feature.watch), Watch) for feature in installed() if feature.watch)
     names = [getattr(feature, hook) for feature in installed() for hook in ("warnings", "checks", "eraser", "estimate")]
     assert all(callable(import_attribute(name)) for name in names if name)
     names = [name for space in spaces_of_keys() for _, built in built_names(space) for name in built]
     assert sorted(set(names)) == sorted(names), "no two packages declare one key"
-
-
-def test_every_script_is_read_and_names_of_files_are_unique() -> None:
+    # Every script is read, and names of files are unique.
     paths = list(Path(worker.__file__).parent.rglob("scripts/*.lua"))
     assert len({path.name for path in paths}) == len(paths)
     texts = [path.read_text(encoding="utf-8") for path in paths]

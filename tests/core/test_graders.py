@@ -118,10 +118,7 @@ def test_versions_are_those_of_judge_and_model() -> None:
     assert len(set(versions)) == 5
     both = Settings(models={"a": chat, "b": ModelSettings(provider="lexical", label="more")})
     assert Graders(both, catalogue()).versions("safety") == {safety.version}
-
-
-def test_calibrations_are_read() -> None:
-    """What cannot be applied stops the start: data/mistakes.json."""
+    # Calibrations are read; what cannot be applied stops the start: data/mistakes.json.
     rows: list[dict[str, Any]] = [
         {"judge": "safety", "threshold": 0.7, "platt": [1.5, -0.2]},
         {"judge": "relevance_truth_completeness", "metric": "truth", "isotonic": [[0, 0.1], [1, 0.9]]},

@@ -129,9 +129,7 @@ def test_marks_of_readers_are_what_they_have_not_read(keyspace: Keyspace) -> Non
     exports = [("export:metrics", "export"), ("export:otel", "export")]
     assert [(name, role) for name, role, *_ in own] == [("ingest", "ingest"), *exports]
     assert [name for name, *_ in flows(("judge",), {"metrics": "export"}, ("a", "b"))] == ["judge:a", "judge:b"]
-
-
-def test_a_connected_reader_that_reads_nothing_turns_unready_within_60_s(keyspace: Keyspace) -> None:
+    keyspace.next_case("a connected reader that reads nothing turns unready within 60 s")
     seconds = iter(range(1000))
     now = [0.0]
     readiness = Readiness(clock=lambda: now[0])
@@ -177,10 +175,6 @@ def test_a_heartbeat_counts_for_ten_seconds_and_then_goes(keyspace: Keyspace, mo
             Heartbeat(keyspace.store).beat({"judge": True})
             assert keyspace.client.hexists(name, process) == kept
             assert 0 < keyspace.client.ttl(name) <= 60
-
-
-def test_a_model_is_dead_when_all_workers_that_call_it_report_an_open_circuit(keyspace: Keyspace) -> None:
-    """For the shortest of their times; one that has not asked yet says nothing."""
     for circuits_of_workers, dead in read_table(__file__, "circuits")["rows"]:
         keyspace.next_case(f"{circuits_of_workers}")
         before = keyspace.everything()

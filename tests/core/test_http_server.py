@@ -247,7 +247,9 @@ def test_a_request_that_is_none_is_answered_without_its_words(serve: Serve, monk
     assert lines == []
 
 
-def test_a_client_that_says_nothing_or_drips_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_says_nothing_drips_or_never_reads_is_cut_off(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The time is that of the whole head: each byte began it anew once."""
     monkeypatch.setattr(http_server, "_HEAD_S", 0.5)
     served = serve()
@@ -262,10 +264,7 @@ def test_a_client_that_says_nothing_or_drips_is_cut_off(serve: Serve, monkeypatc
                 if client.recv(1) == b"":
                     break
     assert time.monotonic() - began < 20, "half a second is promised, and not one anew with each byte"
-
-
-def test_a_client_that_never_reads_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page is larger than what the buffers of both sockets hold."""
+    # So is one that never reads a page that is larger than the buffers of both sockets.
     monkeypatch.setattr(http_server, "_REPLY_S", 0.5)
     served = serve()
     counter = Counter("filler", "Filler", ["label"], registry=served._serving._registry)
@@ -302,9 +301,6 @@ def test_a_port_that_is_taken_is_an_error_of_the_start(serve: Serve) -> None:
     ):
         with pytest.raises(SettingsError, match=message):
             HttpServer(CollectorRegistry(), Readiness(), HttpAuth()).start(Listen("metrics_", host, port))
-
-
-def test_an_address_of_version_six_is_served(serve: Serve) -> None:
     try:
         served = serve(host="::1")
     except OSError:
@@ -337,9 +333,6 @@ def test_a_token_or_user_and_password_open_the_page_and_nothing_else_does(tmp_pa
     others = [basic("other", "pä:ss wörd"), basic("prometheus", "other"), basic("prometheus", "")]
     for header in (None, *others, "Basic prometheus", "Bearer pä:ss wörd"):
         assert not access.admits(header), header
-
-
-def test_a_secret_that_does_not_serve_is_told_without_it() -> None:
     by_password = Settings(metrics_user="u", metrics_password_env="PASS")  # noqa: S106 - a name
     absent, folder = (Settings(metrics_token_file=path) for path in ("absent", "."))
     for settings, environment, message in (

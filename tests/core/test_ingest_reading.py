@@ -132,10 +132,7 @@ def test_entries_of_dead_readers_are_taken_over(keyspace: Keyspace, monkeypatch:
     counted = {"cut_off": 3, "sampled": 2, "read": 2, "arrived": 2}
     assert (keyspace.counted(*counted), keyspace.pending()) == (counted, 0)
     assert account(keyspace, "published cut_off sampled lost") == (5, 3, 2, 0)
-
-
-@pytest.mark.usefixtures("_short")
-def test_past_the_bound_of_waiting_work_nothing_is_read(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace.next_case("past the bound of waiting work nothing is read")
     monkeypatch.setattr(ingest_module, "_PRESSURE_PAUSE_S", 0.001)
     chosen = IngestHarness(keyspace, max_waiting_bytes=1000)
     chosen.pressure.set_waiting({"lexical": 1001})
@@ -265,7 +262,10 @@ def retired(keyspace: Keyspace, idle_ms: int = 0) -> int:
     return keyspace.store.retire_consumers(keyspace.keys.traces, INGEST_GROUP, idle_ms)
 
 
-def test_names_of_readers_with_nothing_pending_go_and_no_entry_with_them(keyspace: Keyspace) -> None:
+@pytest.mark.usefixtures("_short")
+def test_names_of_readers_with_nothing_pending_go_and_no_entry_with_them(
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, keys = keyspace.store, keyspace.keys
     for name in "abc":
         read_as(keyspace, name)
@@ -285,9 +285,7 @@ def test_names_of_readers_with_nothing_pending_go_and_no_entry_with_them(keyspac
         assert store.retire_consumers(keys.verdicts, "otel", idle_ms=0) == 0, "without a stream or a group"
         store.remove_consumer(keys.verdicts, "otel", "a")
         keyspace.client.xadd(keys.verdicts, {"v": "1"})
-
-
-def test_a_reader_whose_name_goes_gets_the_next_entry(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace.next_case("a reader whose name goes gets the next entry")
     read_as(keyspace, "alive")
     entries: list[object] = []
     # As patient as the test: it would else have read in vain, should this thread have stood still meanwhile.
@@ -304,10 +302,7 @@ def test_a_reader_whose_name_goes_gets_the_next_entry(keyspace: Keyspace, monkey
     readers.close()
     assert len(entries) == keyspace.pending() == 1
     assert consumers(keyspace) == {"alive"}
-
-
-@pytest.mark.usefixtures("_short")
-def test_an_ingest_that_stops_takes_its_name_out(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace.next_case("an ingest that stops takes its name out")
     first, second = IngestHarness(keyspace), IngestHarness(keyspace)
     for chosen in (first, second):
         keyspace.append("p1", make_traces(range(2)))
@@ -351,9 +346,7 @@ def test_ingest_goes_on_where_it_was_when_its_group_is_destroyed(keyspace: Keysp
     assert read_again(keyspace) == []
     assert keyspace.measure(report_cuts=True).traces[:2] == (0, 4)
     assert account(keyspace, "sampled duplicate cut_off unread") == (6, 0, 4, 0)
-
-
-def test_an_exporter_goes_on_where_it_was_when_its_group_is_destroyed(keyspace: Keyspace) -> None:
+    keyspace.next_case("so does an exporter")
     keys, store = keyspace.keys, keyspace.store
 
     def deliver(entries: Sequence[Entry]) -> list[int]:
@@ -414,6 +407,15 @@ def test_an_ingest_that_is_set_back_counts_no_trace_twice(keyspace: Keyspace) ->
         assert account(keyspace, "published lost duplicate unread sampled no_rule") == (75, 0, 0, 0, 37, 38)
         assert keyspace.measure(report_cuts=True).traces[:2] == (0, 0)
         assert keyspace.pending() == 0
+    keyspace.next_case("a monitor of another server")
+    keys = keyspace.keys
+    names = (keys.verdicts, keys.account_all, keys.groups)
+    keyspace.store.make_group(keys.verdicts, MONITOR_GROUP)
+    for last in (keyspace.send(*map(make_verdict, range(5)))[-1], keyspace.send(make_verdict(5))[-1]):
+        for _ in range(2):
+            keyspace.store.run("pass_group", names, (MONITOR_GROUP, last))
+            keyspace.client.xgroup_setid(keys.verdicts, MONITOR_GROUP, "0")
+    assert keyspace.accounting()[f"exported:{MONITOR_GROUP}"] == 6
 
 
 def make_sums(settings: Settings, store: Store, metrics: Metrics) -> QualitySums:
@@ -452,14 +454,3 @@ def test_an_exporter_that_is_set_back_counts_no_verdict_twice(
         assert sums() == before
     assert keyspace.accounting()[f"exported:{group}"] == 200
     assert keyspace.measure(groups=(group,), report_cuts=True).outbox[group][:2] == (0, 0)
-
-
-def test_a_monitor_of_another_server_that_is_set_back_counts_no_verdict_twice(keyspace: Keyspace) -> None:
-    keys = keyspace.keys
-    names = (keys.verdicts, keys.account_all, keys.groups)
-    keyspace.store.make_group(keys.verdicts, MONITOR_GROUP)
-    for last in (keyspace.send(*map(make_verdict, range(5)))[-1], keyspace.send(make_verdict(5))[-1]):
-        for _ in range(2):
-            keyspace.store.run("pass_group", names, (MONITOR_GROUP, last))
-            keyspace.client.xgroup_setid(keys.verdicts, MONITOR_GROUP, "0")
-    assert keyspace.accounting()[f"exported:{MONITOR_GROUP}"] == 6

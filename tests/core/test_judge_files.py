@@ -103,9 +103,6 @@ def test_a_byte_order_mark_is_no_part_of_a_file() -> None:
     write("mine/kind.toml", POLITE)
     write("mine/facts.yaml", TEMPLATE)
     assert versions(load({})) == before
-
-
-def test_the_heading_of_a_configuration_in_a_judge_s_file_is_told() -> None:
     for above in ("", POLITE):
         write("kind.toml", f"{above}[judges.kind]\n{POLITE}")
         with pytest.raises(SettingsError) as caught:
@@ -177,9 +174,7 @@ def test_files_that_cannot_be_read_are_told_with_their_fix() -> None:
     os.mkfifo("mine/judging.py")
     line = "mine/kind.toml: code: mine/judging.py: is a pipe and no file; name a file of Python"
     assert load_error() == line
-
-
-def test_a_link_to_itself_is_reported() -> None:
+    # A link to itself is reported.
     for number, name in enumerate(("mine", "mine/kind.toml", "mine/facts.yaml")):
         Path(f"{number}").mkdir()
         os.chdir(f"{number}")
@@ -246,14 +241,18 @@ def test_metrics_are_told_apart_by_their_names_alone_where_they_are_exported() -
     ], "the later judge clashes"
 
 
-def live_settings(endpoint: ChatEndpoint, *judges: str) -> dict[str, Any]:
+def live_settings(endpoint: ChatEndpoint) -> dict[str, Any]:
     """Write two judges and a file that is none into a folder, and make a worker's settings for them."""
     for name, text in (("politeness.toml", HOW_POLITE), ("sources_kept.toml", FACTS)):
         write(f"mine/{name}", text)
     write("mine/facts.yaml", PUBLISHED.read_bytes())
     models = {"default": {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1"}}
     folder = str(Path("mine").absolute())
-    return {"rules": [{"name": "mine", "judges": judges}], "models": models, "judges_folder": folder}
+    return {
+        "rules": [{"name": "mine", "judges": ["politeness", "sources_kept"]}],
+        "models": models,
+        "judges_folder": folder,
+    }
 
 
 def answer(**fields: str) -> replies.Behaviour:
@@ -271,7 +270,7 @@ def answer(**fields: str) -> replies.Behaviour:
 
 def test_judges_of_a_folder_score_published_traces(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = answer()
-    worker = pipeline.worker(**live_settings(endpoint, "politeness", "sources_kept"))
+    worker = pipeline.worker(**live_settings(endpoint))
     pipeline.publish(make_traces(5))
     account = pipeline.settled(5)
     assert (account.chosen, account.scored, account.unscored, account.lost) == (10, 10, 0, 0)
@@ -286,27 +285,14 @@ def test_judges_of_a_folder_score_published_traces(pipeline: Pipeline, endpoint:
     }
     page = worker.counted(15)
     assert page.value("tracejudge_verdicts_total", judge="politeness", metric="politeness", outcome="pass") == 5
-
-
-def test_an_excerpt_that_is_not_in_the_documents_is_no_support(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+    # An excerpt that is not in the documents is no support.
     endpoint.behaviour = answer(excerpt="Nobody ever wrote these words here.")
-    pipeline.worker(**live_settings(endpoint, "sources_kept"))
-    pipeline.publish(make_traces(1))
-    assert pipeline.settled(1).scored == 1
-    (verdict,) = (entry.verdict for entry in pipeline.outbox())
+    pipeline.publish(make_traces(1, first=5))
+    assert pipeline.settled(6).scored == 12
+    (verdict,) = (entry.verdict for entry in pipeline.outbox()[10:] if entry.verdict.judge == "sources_kept")
     assert [score.value for score in verdict.scores] == [0.0, 0.0]
     assert verdict.details["fabricated_evidence"] == 1
-    (call,) = endpoint.calls
+    call = next(call for call in reversed(endpoint.calls) if "`user_request`" in call.text())
     system, user = (message["content"] for message in call.body["messages"])
-    assert "The request: {{user_request}}" in system
-    assert "What is in parcel 0?" in user
-    assert "parcel 0" not in system
-
-
-def test_a_broken_judge_in_the_folder_stops_the_worker_with_one_line(pipeline: Pipeline) -> None:
-    write("mine/broken.toml", 'instructions = "Is {{ output }} polite?"')
-    worker = pipeline.worker(judges_folder=str(Path("mine").absolute()), wait=False)
-    assert worker.program.wait() == 2
-    line = f"tracejudge: {Path('mine/broken.toml').absolute()}: instructions: the variable {{{{ output }}}} is unknown"
-    assert worker.program.output.startswith(line)
-    assert worker.program.output.count("\n") == 1
+    asked = "The request: {{user_request}}" in system, "What is in parcel 5?" in user, "parcel 5" in system
+    assert asked == (True, True, False)

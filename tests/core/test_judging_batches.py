@@ -100,7 +100,9 @@ def test_each_evaluation_gets_one_verdict_with_and_without_messages(keyspace: Ke
     assert_settled(keyspace, scored=51)
 
 
-def test_a_task_returns_its_counts_and_without_work_nothing(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_task_returns_its_counts_and_a_verdict_holds_all_that_is_known(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
     choose(keyspace, 5, batch_size=2)
     worker, length = new_worker(failing(1)), len(YES)
     assert worker.judging.run("scripted") == {
@@ -120,9 +122,7 @@ def test_a_task_returns_its_counts_and_without_work_nothing(keyspace: Keyspace, 
     worker.judging._started = False  # as before its thread runs
     worker.sweep()
     assert (len(ready(keyspace)), worker.judged_texts) == (1, [])
-
-
-def test_a_verdict_holds_trace_user_judge_and_cost(keyspace: Keyspace, new_worker: Workers) -> None:
+    keyspace.next_case("a verdict holds trace, user, judge and cost")
     (batch_id,) = choose(keyspace, 1)
     ((item,),) = (batch.items for batch in keyspace.batches().values())
     began, length = time.time(), len(YES)
@@ -150,6 +150,15 @@ def test_a_verdict_holds_trace_user_judge_and_cost(keyspace: Keyspace, new_worke
         started_at=verdict.started_at,
         duration_s=verdict.duration_s,
     )
+    keyspace.next_case("the setting chooses which verdicts are logged")
+    judges = scoring(lambda text: Reading((Score("safety", 1.0, passed=text[-2] not in "147"),)))
+    for first, which, logged in ((0, "all", 3), (3, "failed", 1), (6, "none", 0)):
+        worker = new_worker(judges=judges, log_verdicts=which)
+        with capture_logs() as lines:
+            worker.run(*choose(keyspace, 3, first=first))
+        rows = [row["scores"] for line in lines if line["event"] == "verdict" for row in line["rows"]]
+        assert rows == [{"safety": 1.0}] * logged, which
+    assert_settled(keyspace, scored=9)
 
 
 def test_final_reasons_and_late_failures_end_an_evaluation(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -221,7 +230,9 @@ def test_a_batch_that_cannot_be_judged_or_read_is_parked(keyspace: Keyspace, new
         assert keyspace.client.get(keyspace.keys.batch(strange)) == payload
 
 
-def test_an_error_of_a_judge_parks_its_evaluation_and_quotes_nothing(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_an_error_of_a_judge_or_of_ours_parks_its_evaluation_and_quotes_nothing(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A fault of ours hardly passes by itself; a batch of one that cancelled itself was judged over and over."""
 
     def failing_with(error: type[BaseException]) -> Callable[[str], Reading]:
@@ -245,10 +256,6 @@ def test_an_error_of_a_judge_parks_its_evaluation_and_quotes_nothing(keyspace: K
             assert [line["reasons"] for line in lines if line["event"] == "batch parked"] == [["internal_error"]]
         new_worker().sweep_due(scored=3)
 
-
-def test_an_error_of_ours_in_any_stage_parks_the_batch_and_quotes_nothing(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def break_down(*_: Any, **__: Any) -> None:
         raise ValueError(output(0))
 
@@ -266,17 +273,6 @@ def test_an_error_of_ours_in_any_stage_parks_the_batch_and_quotes_nothing(
             assert (holders(keyspace), ready(keyspace)) == ({batch_id: "parked"}, [])
             assert keyspace.leases()[batch_id] == keyspace.soon(60, growth=1.0)
         worker.sweep_due(scored=1)
-
-
-def test_the_setting_chooses_which_verdicts_are_logged(keyspace: Keyspace, new_worker: Workers) -> None:
-    judges = scoring(lambda text: Reading((Score("safety", 1.0, passed=text[-2] not in "147"),)))
-    for first, which, logged in ((0, "all", 3), (3, "failed", 1), (6, "none", 0)):
-        worker = new_worker(judges=judges, log_verdicts=which)
-        with capture_logs() as lines:
-            worker.run(*choose(keyspace, 3, first=first))
-        rows = [row["scores"] for line in lines if line["event"] == "verdict" for row in line["rows"]]
-        assert rows == [{"safety": 1.0}] * logged, which
-    assert_settled(keyspace, scored=9)
 
 
 @pytest.mark.usefixtures("_patience_with_tools")
@@ -347,9 +343,7 @@ def test_work_for_a_model_that_nobody_has_any_more_ends(keyspace: Keyspace, new_
         worker.sweep()
         assert letters(keyspace) == {}
         worker.sweep_due(scored=0, dead=1)
-
-
-def test_batches_that_a_worker_may_judge_are_not_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
+    keyspace.next_case("batches that a worker may judge are not given up")
     leave(keyspace, 2)
     before = keyspace.batches()
     for configured in (None, frozenset({"scripted", "gone"})):  # not known yet, or another worker's

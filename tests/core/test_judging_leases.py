@@ -77,54 +77,7 @@ def test_leases_are_renewed_while_the_work_goes_on_and_after_redis_was_away(
         assert failed.wait(60)
     wait_renewed(keyspace, batch_id)
     worker.end(scored=1)
-
-
-@pytest.mark.usefixtures("_quick_renewal")
-def test_a_worker_that_lost_its_lease_stops_and_nothing_counts_twice(keyspace: Keyspace, new_worker: Workers) -> None:
-    loser, batch_id = new_worker.begun(3)
-    lose(keyspace, batch_id)
-    loser.settle()
-    assert (loser.judged_texts, keyspace.outbox("j")) == ([], [])
-    assert holders(keyspace) == {batch_id: "somebody else"}, "what is not ours we do not put back"
-    new_worker().sweep_due(scored=3)
-    keyspace.next_case("the capacity of its batch is free")
-    choose(keyspace, 8)
-    worker = new_worker(limit=1)
-    worker.begin(*ready(keyspace))
-    (batch_id,) = keyspace.batches()
-    lose(keyspace, batch_id)
-    worker.settle()
-    worker.model.answers.set()
-    keyspace.client.hdel(keyspace.keys.holders, batch_id)
-    worker.sweep_due(scored=8)
-
-
-@pytest.mark.usefixtures("_quick_renewal")
-def test_a_lease_lost_while_the_end_is_written_leaves_nothing_behind(keyspace: Keyspace, new_worker: Workers) -> None:
-    (batch_id,) = choose(keyspace, 1)
-    worker = new_worker()
-    completion, ending, busy = worker.judging._completion, threading.Event(), threading.Event()  # to hold it up
-    finish = completion.finish_or_park
-
-    def late(*arguments: Any, **options: Any) -> None:
-        ending.set()
-        busy.wait(60)
-        finish(*arguments, **options)
-
-    completion.finish_or_park = late
-    worker.begin(batch_id)
-    worker.model.answers.set()
-    assert ending.wait(60)
-    assert keyspace.outbox("j")
-    renewed = worker.judging.progressed_at
-    lose(keyspace, batch_id)
-    wait_until(lambda: worker.judging.progressed_at > renewed + 0.1, what="renewals")
-    busy.set()
-    worker.settle(scored=1)
-
-
-@pytest.mark.usefixtures("_quick_renewal")
-def test_a_worker_that_leases_its_batch_again_runs_it_once(keyspace: Keyspace, new_worker: Workers) -> None:
+    keyspace.next_case("a worker that leases its batch again runs it once")
     worker, batch_id = new_worker.begun(3)
     ended: list[str] = []
     remove = worker.judging.held_leases.remove
@@ -146,6 +99,47 @@ def test_a_worker_that_leases_its_batch_again_runs_it_once(keyspace: Keyspace, n
     worker.end()
     assert (len(worker.model.reached), len(worker.judged_texts)) == (6, 3)
     assert_settled(keyspace, scored=3)
+
+
+@pytest.mark.usefixtures("_quick_renewal")
+def test_a_worker_that_lost_its_lease_stops_and_nothing_counts_twice(keyspace: Keyspace, new_worker: Workers) -> None:
+    loser, batch_id = new_worker.begun(3)
+    lose(keyspace, batch_id)
+    loser.settle()
+    assert (loser.judged_texts, keyspace.outbox("j")) == ([], [])
+    assert holders(keyspace) == {batch_id: "somebody else"}, "what is not ours we do not put back"
+    new_worker().sweep_due(scored=3)
+    keyspace.next_case("the capacity of its batch is free")
+    choose(keyspace, 8)
+    worker = new_worker(limit=1)
+    worker.begin(*ready(keyspace))
+    (batch_id,) = keyspace.batches()
+    lose(keyspace, batch_id)
+    worker.settle()
+    worker.model.answers.set()
+    keyspace.client.hdel(keyspace.keys.holders, batch_id)
+    worker.sweep_due(scored=8)
+    keyspace.next_case("a lease that is lost while the end is written leaves nothing behind")
+    (batch_id,) = choose(keyspace, 1)
+    worker = new_worker()
+    completion, ending, busy = worker.judging._completion, threading.Event(), threading.Event()  # to hold it up
+    finish = completion.finish_or_park
+
+    def late(*arguments: Any, **options: Any) -> None:
+        ending.set()
+        busy.wait(60)
+        finish(*arguments, **options)
+
+    completion.finish_or_park = late
+    worker.begin(batch_id)
+    worker.model.answers.set()
+    assert ending.wait(60)
+    assert keyspace.outbox("j")
+    renewed = worker.judging.progressed_at
+    lose(keyspace, batch_id)
+    wait_until(lambda: worker.judging.progressed_at > renewed + 0.1, what="renewals")
+    busy.set()
+    worker.settle(scored=1)
 
 
 def test_batches_of_slow_dead_and_cut_off_workers_are_recorded_once(
@@ -342,7 +336,9 @@ def test_what_runs_may_end_within_the_grace_and_the_rest_is_given_back(keyspace:
 
 
 @pytest.mark.usefixtures("_patient")
-def test_a_batch_leased_at_the_stop(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_leased_at_the_stop_and_what_redis_does_not_take_then_are_not_lost(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
     worker.model.answers.clear()
@@ -364,12 +360,7 @@ def test_a_batch_leased_at_the_stop(keyspace: Keyspace, new_worker: Workers, mon
     worker.judging.stop(0.05)
     taker.join(60)
     assert (ready(keyspace), holders(keyspace), worker.judging.held) == ([batch_id], {}, 0)
-
-
-@pytest.mark.usefixtures("_patient")
-def test_what_redis_does_not_take_at_the_stop_is_swept_later(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    keyspace.next_case("what Redis does not take at the stop is swept later")
     worker, _ = new_worker.begun(1)
     with monkeypatch.context() as patch:
         patch.setattr(worker.judging.leases, "put_back", refuse)

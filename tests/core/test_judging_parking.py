@@ -148,6 +148,23 @@ def test_the_waits_grow_with_the_rounds(keyspace: Keyspace, new_worker: Workers)
     logged_s = [line["seconds"] for line in lines if line["event"] == "batch parked"]
     assert logged_s == [1.0] * 3 + [2.0] * 4 + [4.0] * 4 + [8.0]
     assert waits == [keyspace.soon(wait_s) for wait_s in logged_s]
+    keyspace.next_case("a rejected batch lets more probes pass each time")
+    (batch_id,) = choose(keyspace, 1)
+    error = ModelRejectedError("no", 9.0)
+    worker = new_worker(failing(0, error=error))
+    waits = []
+    for number in range(3):
+        worker.begin(batch_id)
+        worker.limits.blocked_for_s = 15.0
+        if number:
+            choose(keyspace, 1, first=number)
+        worker.end()
+        waits.append(keyspace.leases()[batch_id])
+        worker.limits.blocked_for_s = 0.0
+        keyspace.client.delete(keyspace.keys.ready("scripted"))
+        keyspace.make_due(batch_id)
+        worker.judging.leases.sweep(["scripted"])
+    assert waits == [keyspace.soon(wait_s) for wait_s in (17.0, 32.0, 47.0)]
 
 
 def test_the_endpoint_is_left_alone_as_long_as_it_asks(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -210,25 +227,6 @@ def test_calls_tokens_and_cost_cover_all_rounds(keyspace: Keyspace, new_worker: 
     assert_settled(keyspace, scored=1, dead=1)
 
 
-def test_a_rejected_batch_lets_more_probes_pass_each_time(keyspace: Keyspace, new_worker: Workers) -> None:
-    (batch_id,) = choose(keyspace, 1)
-    error = ModelRejectedError("no", 9.0)
-    worker = new_worker(failing(0, error=error))
-    waits = []
-    for number in range(3):
-        worker.begin(batch_id)
-        worker.limits.blocked_for_s = 15.0
-        if number:
-            choose(keyspace, 1, first=number)
-        worker.end()
-        waits.append(keyspace.leases()[batch_id])
-        worker.limits.blocked_for_s = 0.0
-        keyspace.client.delete(keyspace.keys.ready("scripted"))
-        keyspace.make_due(batch_id)
-        worker.judging.leases.sweep(["scripted"])
-    assert waits == [keyspace.soon(wait_s) for wait_s in (17.0, 32.0, 47.0)]
-
-
 def test_the_delay_is_by_what_kept_the_evaluations_from_being_made() -> None:
     def delay(*reasons: Reason, age_s: float = HOUR_S, attempts: int = 1) -> float:
         return parking_s([unfinished(reason, attempts=attempts) for reason in reasons], age_s=age_s)
@@ -251,31 +249,11 @@ def test_the_delay_is_by_what_kept_the_evaluations_from_being_made() -> None:
         assert parking_s(several, age_s=age_s) == internal_s
     assert delay("internal_error", "timeout") == 1.0, "others are not delayed"
     assert parking_s([unfinished("unknown_judge_version"), unfinished("timeout", asked_s=9.0)], age_s=HOUR_S) == 9.0
-
-
-def test_an_unknown_judge_version_delays_a_short_random_time() -> None:
-    """Two workers that look in the same rhythm would else have the same one take it for ever."""
+    # By chance: two workers that look in the same rhythm would else have the same one take it for ever.
     for age_s, most_s in ((-HOUR_S, 1.0), (0.0, 1.0), (40.0, 10.0), (HOUR_S, 30.0)):
         waits = {parking_s([unfinished("unknown_judge_version", attempts=0)], age_s=age_s) for _ in range(100)}
         assert most_s / 2 <= min(waits) < max(waits) <= most_s
         assert len(waits) > 90
-
-
-def test_a_batch_is_not_the_only_probe(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for others in (0, 20):
-        keyspace.next_case(f"{others} in other batches")
-        with monkeypatch.context() as patch:
-            outage = Outage(keyspace, new_worker, patch)
-            choose(keyspace, 21 - others, age_s=60)
-            if others:
-                choose(keyspace, others, batch_size=1, first=1)
-            outage.pass_by(60)
-            assert judged(keyspace) == []
-            outage.away = False
-            outage.pass_by(PROMISED_S)
-            assert judged(keyspace) == ids(*range(1, 21))
 
 
 def test_batches_are_judged_within_half_a_minute_after_an_outage(
@@ -294,10 +272,21 @@ def test_batches_are_judged_within_half_a_minute_after_an_outage(
             outage.away = False
             outage.pass_by(PROMISED_S)
             assert judged(keyspace) == ids(*range(1, 41))
-
-
-def test_refused_keys_stop_no_other(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three are the oldest of all and a probe each; after that fresh batches are, of which one comes each second."""
+    for others in (0, 20):
+        keyspace.next_case(f"{others} in other batches")
+        with monkeypatch.context() as patch:
+            outage = Outage(keyspace, new_worker, patch)
+            choose(keyspace, 21 - others, age_s=60)
+            if others:
+                choose(keyspace, others, batch_size=1, first=1)
+            outage.pass_by(60)
+            assert judged(keyspace) == []
+            outage.away = False
+            outage.pass_by(PROMISED_S)
+            assert judged(keyspace) == ids(*range(1, 21))
+    keyspace.next_case(
+        "three refused keys, the oldest and a probe each; after that fresh batches are, of which one comes each second"
+    )
     error = ModelRejectedError("the endpoint rejects the request: HTTP 401")
     error.status = 401
     outage = Outage(keyspace, new_worker, monkeypatch, failing(0, 1, 2, error=error))

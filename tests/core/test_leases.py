@@ -182,6 +182,18 @@ def test_only_the_holder_puts_a_batch_back_or_parks_it_once(keyspace: Keyspace, 
         leases.finish(taken.lease.batch_id, MODEL)
         leases.put_back(taken.lease, delay_s=delay_s, tries=tries)
         assert_gone(keyspace, taken.lease.batch_id)
+    keyspace.next_case("finishing twice is finishing once")
+    first, *others = add_three(keyspace)
+    size = sum(keyspace.client.strlen(keyspace.keys.batch(batch_id)) for batch_id in others)
+    leases.take(MODEL, "a", 2)
+    leases.finish(first, MODEL)
+    after = keyspace.everything()
+    leases.finish(first, MODEL)
+    assert (keyspace.everything(), keyspace.waiting()) == (after, {MODEL: size})
+    for batch_id in others:
+        leases.finish(batch_id, MODEL)
+    assert keyspace.everything().keys() == {"layout", "partitions", "traces", "waiting"}
+    assert keyspace.waiting() == {MODEL: 0}
 
 
 def test_tries_are_kept_for_all_rounds_and_not_for_ever(keyspace: Keyspace, leases: Leases) -> None:
@@ -212,20 +224,6 @@ def test_tries_are_kept_for_all_rounds_and_not_for_ever(keyspace: Keyspace, leas
             leases.put_back(held)
     two = ids(leases.take(MODEL, "a", len(fresh) + 1, untried_first=True))
     assert two == [*fresh, first_id], "what is left over is the oldest"
-
-
-def test_finishing_twice_is_finishing_once(keyspace: Keyspace, leases: Leases) -> None:
-    first, *others = add_three(keyspace)
-    size = sum(keyspace.client.strlen(keyspace.keys.batch(batch_id)) for batch_id in others)
-    leases.take(MODEL, "a", 2)
-    leases.finish(first, MODEL)
-    after = keyspace.everything()
-    leases.finish(first, MODEL)
-    assert (keyspace.everything(), keyspace.waiting()) == (after, {MODEL: size})
-    for batch_id in others:
-        leases.finish(batch_id, MODEL)
-    assert keyspace.everything().keys() == {"layout", "partitions", "traces", "waiting"}
-    assert keyspace.waiting() == {MODEL: 0}
 
 
 def test_a_sweep_makes_due_batches_ready_and_no_others(keyspace: Keyspace, leases: Leases) -> None:
@@ -334,10 +332,7 @@ def test_due_times_follow_a_clock_that_is_set_back(keyspace: Keyspace, maintenan
     for by_s in (-HOUR_S, 0.0, 0.5):
         set_back(keyspace, maintenance, by_s)
         assert keyspace.client.zrange(keyspace.keys.leases, 0, -1, withscores=True) == before, "not set back"
-
-
-def test_pending_entries_keep_their_consumer(keyspace: Keyspace, maintenance: Maintenance) -> None:
-    """That its idle time begins anew is seen by the experiments alone: Redis lets nobody read something tomorrow."""
+    keyspace.next_case("pending entries keep their consumer; that their idle time begins anew the experiments see")
     ids = [keyspace.add({"n": number}) for number in range(3)]
     for reader, amount in (("a", 2), ("b", 1)):
         keyspace.read(amount, consumer=reader)
@@ -348,10 +343,7 @@ def test_pending_entries_keep_their_consumer(keyspace: Keyspace, maintenance: Ma
     assert readers == list(zip(ids, (b"a", b"a", b"b"), (1, 1, 1), strict=True)), (
         "also what is gone: who claims it counts it"
     )
-
-
-def test_a_lock_of_a_dead_worker_is_not_held_for_longer(keyspace: Keyspace, maintenance: Maintenance) -> None:
-    """The TTL of a lock goes by the clock as well: nobody swept for an hour, and lost work waited."""
+    keyspace.next_case("a lock of a dead worker is not held for longer: its TTL goes by the clock as well")
     locks = (keyspace.keys.sweeper, keyspace.keys.dead_auto_retry, keyspace.keys.feedback_pass)
     for lock in locks:
         keyspace.client.set(lock, "dead", ex=3600)

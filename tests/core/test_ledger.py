@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.dead_parts import make_letter
 from support.judging_parts import letters
 from support.replay_parts import Replays
 from support.stage_parts import (
@@ -28,7 +29,7 @@ from judges.core.verdict import Score, Verdict
 from tracejudge import ToolCall
 from worker.core.config.settings import Rule
 from worker.core.queue.batch import Batch, Evaluation, Item
-from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
+from worker.core.queue.ledger import FinalVerdict, Ledger
 from worker.core.selection.evaluations import period_of
 from worker.core.selection.stream_entry import TraceEntry
 
@@ -57,14 +58,6 @@ def final(*numbers: int, end: str = "scored") -> list[FinalVerdict]:
     return [FinalVerdict.encode(verdict(number, end), HOUR) for number in numbers]
 
 
-def given_up(number: int, reason: str = "timeout") -> tuple[DeadLetter, Verdict]:
-    dead = make_verdict(number, outcome="unscored", reason=reason)
-    evaluation = Evaluation(dead.evaluation_id, HOUR, dead.judge, dead.judge_version, 0.5)
-    item = Item(make_trace(number), (evaluation,))
-    letter = DeadLetter(1, evaluation, "default", "lexical", reason, 3, 1_700_000_000.0, 1_700_021_600.0, item=item)
-    return letter, dead
-
-
 def parts_of(keyspace: Keyspace) -> list[bytes]:
     return list(keyspace.client.scan_iter(f"{keyspace.keys.evaluations}:*", count=1000))
 
@@ -86,7 +79,7 @@ def test_a_verdict_is_in_ledger_outbox_and_accounting_once(keyspace: Keyspace, l
     before = keyspace.everything()
     assert ledger.record(final(0)) == [False]
     assert ledger.record(final(0, end="refusal")) == [False], "the first one stays"
-    assert ledger.add_dead_letter([given_up(0)]) == [False], "it never becomes a dead letter"
+    assert ledger.add_dead_letter([make_letter(0)]) == [False], "it never becomes a dead letter"
     assert keyspace.everything() == before
     keyspace.next_case("a group may hold old, new and the same twice")
     ledger.record(final(1))
@@ -94,9 +87,7 @@ def test_a_verdict_is_in_ledger_outbox_and_accounting_once(keyspace: Keyspace, l
     ids = [verdict(number).evaluation_id for number in (1, 0, 2)]
     assert [entry["evaluation_id"] for entry in keyspace.outbox("j")] == ids
     assert keyspace.accounting() == {"scored": 3, "outbox": 3}
-
-
-def test_of_many_threads_with_the_same_verdicts_one_writes_each(keyspace: Keyspace, ledger: Ledger) -> None:
+    keyspace.next_case("of many threads with the same verdicts one writes each")
     finished = [each for number, end in enumerate([*ENDS] * 5) for each in final(number, end=end)]
     together = threading.Barrier(8)
 
@@ -116,7 +107,7 @@ def test_of_many_threads_with_the_same_verdicts_one_writes_each(keyspace: Keyspa
 
 
 def test_a_dead_letter_holds_all_it_takes_to_try_again_and_is_one(keyspace: Keyspace, ledger: Ledger) -> None:
-    letter, dead_verdict = given_up(1)
+    letter, dead_verdict = make_letter(1)
     assert ledger.add_dead_letter([(letter, dead_verdict)]) == [True]
     assert letters(keyspace) == {letter.evaluation.id: letter}
     assert keyspace.outbox("d") == [json.loads(msgspec.json.encode(dead_verdict))]
@@ -126,13 +117,13 @@ def test_a_dead_letter_holds_all_it_takes_to_try_again_and_is_one(keyspace: Keys
     seconds, _ = keyspace.client.time()
     assert (evaluation_id.decode(), given_up_ms / 1000) == (letter.evaluation.id, pytest.approx(seconds, abs=60))
     before = keyspace.everything()
-    assert ledger.add_dead_letter([given_up(1, "rate_limited"), given_up(1)]) == [False, False]
+    assert ledger.add_dead_letter([make_letter(1, reason="rate_limited"), make_letter(1)]) == [False, False]
     assert keyspace.everything() == before
     keyspace.next_case("a verdict that comes after all ends it")
     misleading = make_trace(1, output='"reason":"refusal"', tool_calls=[ToolCall("find", {"reason": "refusal"})])
-    letter, dead_verdict = given_up(1, "rate_limited")
+    letter, dead_verdict = make_letter(1, reason="rate_limited")
     letter = msgspec.structs.replace(letter, item=Item(misleading, letter.item.evaluations))
-    ledger.add_dead_letter([(letter, dead_verdict), given_up(2)])
+    ledger.add_dead_letter([(letter, dead_verdict), make_letter(2)])
     assert ledger.record(final(1)) == [True]
     first, second = (verdict(number).evaluation_id for number in (1, 2))
     assert ([*letters(keyspace)], due(keyspace), [*keyspace.ended()]) == ([second], [second], [first])
@@ -140,9 +131,9 @@ def test_a_dead_letter_holds_all_it_takes_to_try_again_and_is_one(keyspace: Keys
     assert keyspace.accounting() == counts
 
 
-def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger) -> None:
+def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger, keyspace: Keyspace) -> None:
     ledger.record(final(1))
-    ledger.add_dead_letter([given_up(2)])
+    ledger.add_dead_letter([make_letter(2)])
     ids = [verdict(number).evaluation_id for number in range(4)]
 
     def batch(period: str) -> Batch:
@@ -152,6 +143,14 @@ def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger) -> None:
     assert ledger.already_finished([batch(HOUR)]) == [{ids[1], ids[2]}]
     assert ledger.already_finished([batch("472223")]) == [{ids[2]}]
     assert ledger.already_finished([]) == []
+    # Nothing hides behind a short part that expired first.
+    verdicts = [make_verdict(evaluation_id=f"ab{number:030x}") for number in range(101)]
+    assert all(ledger.record([FinalVerdict.encode(each, HOUR) for each in verdicts[:100]]))
+    short, longer = (f"{keyspace.keys.evaluations}:{HOUR}:{digits}" for digits in ("ab", "ab0"))
+    keyspace.client.expire(short, 60)
+    assert ledger.record([FinalVerdict.encode(verdicts[100], HOUR)]) == [True]
+    assert (keyspace.client.hlen(short), keyspace.client.hlen(longer)) == (100, 1)
+    assert keyspace.client.ttl(short) >= keyspace.client.ttl(longer) > 3600
 
 
 STEPS = st.tuples(st.sampled_from(["record", "give up"]), st.lists(st.integers(0, 3), min_size=1, max_size=3))
@@ -169,7 +168,7 @@ def test_an_evaluation_ends_once_in_any_order_of_calls(
         if step == "record":
             new += sum(ledger.record([each for number in numbers for each in final(number, end=ends[number])]))
         else:
-            new += sum(ledger.add_dead_letter([given_up(number) for number in numbers]))
+            new += sum(ledger.add_dead_letter([make_letter(number) for number in numbers]))
     touched = {verdict(number).evaluation_id for _, numbers in steps for number in numbers}
     written, dead = keyspace.ended(), letters(keyspace)
     verdicts, dead_verdicts = keyspace.outbox("j"), keyspace.outbox("d")
@@ -184,17 +183,6 @@ def test_an_evaluation_ends_once_in_any_order_of_calls(
     counts |= {"dead": len(dead), "dead:timeout": len(dead), "outbox": new}
     assert keyspace.counted(*counts) == counts
     assert set(due(keyspace)) == dead.keys()
-
-
-def test_a_full_part_of_the_ledger_lives_as_long_as_those_behind_it(keyspace: Keyspace, ledger: Ledger) -> None:
-    """A short part that expired first hid what was in the longer ones, and an evaluation was judged again."""
-    verdicts = [make_verdict(evaluation_id=f"ab{number:030x}") for number in range(101)]
-    assert all(ledger.record([FinalVerdict.encode(each, HOUR) for each in verdicts[:100]]))
-    short, longer = (f"{keyspace.keys.evaluations}:{HOUR}:{digits}" for digits in ("ab", "ab0"))
-    keyspace.client.expire(short, 60)
-    assert ledger.record([FinalVerdict.encode(verdicts[100], HOUR)]) == [True]
-    assert (keyspace.client.hlen(short), keyspace.client.hlen(longer)) == (100, 1)
-    assert keyspace.client.ttl(short) >= keyspace.client.ttl(longer) > 3600
 
 
 def test_the_same_publication_is_a_duplicate_hours_later(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,8 +205,6 @@ def test_the_same_publication_is_a_duplicate_hours_later(keyspace: Keyspace, mon
                 replayed = Replays(keyspace, rules=RULES).make()
                 assert (replayed["already_judged"], replayed.get("chosen", 0)) == (3 * (number + 1), 0)
 
-
-def test_the_period_is_a_matter_of_the_trace_alone_or_of_its_entry() -> None:
     def period(entry_ms: int, **times: float) -> str:
         return period_of(TraceEntry(f"{entry_ms}-0", None, make_trace(1, **times), b"{}"))
 

@@ -175,6 +175,17 @@ def test_any_value_of_a_field_is_logged_as_one_line_of_ascii(written: Written, o
         assert written.text.isascii(), ascii(value)
         odd, theirs = written.take()
         assert (odd["value"], odd["event"], theirs["event"]) == (rendered, "odd", str(value)), ascii(value)
+    # Errors of threads and of formatting are logged without their text.
+    thread = threading.Thread(target=failing, args=(WORD,))
+    thread.start()
+    thread.join()
+    handler = next(handler for handler in logging.getLogger().handlers if isinstance(handler, logs._Handler))
+    handler.handle(logging.LogRecord("some.library", logging.WARNING, "library.py", 7, "%d tries", (WORD,), None))
+    assert WORD not in written.text
+    uncaught, unformatted = written.lines
+    assert uncaught["event"] == "uncaught exception"
+    assert uncaught["error"].startswith("ValueError in test_logs.py:")
+    assert (unformatted["event"], unformatted["place"]) == ("log record cannot be formatted", "library.py:7")
 
 
 def test_a_closed_standard_error_does_not_stop_logging(written: Written, ours: Any, configured: Any) -> None:
@@ -212,9 +223,6 @@ def test_a_full_log_pipe_blocks_no_thread_and_lost_lines_are_counted() -> None:
             assert set(read) <= set(lines), f"{kind}: lines must be whole"
             assert read == sorted(read, key=lines.index), f"{kind}: lines must stay in order"
             assert writer.flush(10), kind
-
-
-def test_a_full_disk_and_a_closed_pipe_lose_lines_and_count_them() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     for name, file in (("EPIPE", writing), ("ENOSPC", os.open("/dev/full", os.O_WRONLY))):
@@ -239,19 +247,6 @@ def test_a_process_that_ends_has_written_all_its_lines_or_waits_for_two_seconds_
         os.close(writing)
 
 
-def test_errors_of_threads_and_of_formatting_are_logged_without_their_text(written: Written) -> None:
-    thread = threading.Thread(target=failing, args=(WORD,))
-    thread.start()
-    thread.join()
-    handler = next(handler for handler in logging.getLogger().handlers if isinstance(handler, logs._Handler))
-    handler.handle(logging.LogRecord("some.library", logging.WARNING, "library.py", 7, "%d tries", (WORD,), None))
-    assert WORD not in written.text
-    uncaught, unformatted = written.lines
-    assert uncaught["event"] == "uncaught exception"
-    assert uncaught["error"].startswith("ValueError in test_logs.py:")
-    assert (unformatted["event"], unformatted["place"]) == ("log record cannot be formatted", "library.py:7")
-
-
 def test_of_a_library_s_line_about_a_body_only_the_beginning_is_left(written: Written) -> None:
     for name in ("celery.app.trace", "celery.worker.strategy", "httpx", "celery.redirected"):
         logging.getLogger(name).info("said %s", BODY)  # of each task and request
@@ -271,9 +266,7 @@ def test_of_a_library_s_line_about_a_body_only_the_beginning_is_left(written: Wr
     logging.getLogger("py.warnings").warning("%s", warning)
     as_root = "the worker runs as root; run it as a user of its own, who may only read its files"
     assert written.events == ["pool of 64 threads", as_root], "what speaks of no body keeps its arguments"
-
-
-def test_logs_of_message_transports_hold_no_text_of_messages(written: Written) -> None:
+    written.take()
     for name, text, arguments, message in QUOTATIONS:
         try:
             failing(WORD)

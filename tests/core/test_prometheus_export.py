@@ -12,8 +12,6 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 from click.testing import CliRunner
-from prometheus_client.openmetrics.exposition import generate_latest
-from support.scrape import Scrape, parse
 from support.stage_parts import InstantEvent, Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from judges.core.verdict import Score, Verdict
@@ -68,10 +66,6 @@ class Counting:
     def dropped(self) -> float:
         return sum(select_metrics(self.counted, "export_dropped_total").values())
 
-    @property
-    def page(self) -> Scrape:
-        return parse(generate_latest(self.metrics.registry).decode())
-
 
 def scored(number: int, value: float = 1.0, *, passed: bool | None = True, **fields: Any) -> Verdict:
     scores = (Score("safety", value, passed=passed),)
@@ -116,41 +110,6 @@ def test_every_outcome_is_counted_under_its_series(keyspace: Keyspace) -> None:
     }
 
 
-def test_series_have_further_labels_and_outcomes_at_zero_and_only_live_traffic_counts(keyspace: Keyspace) -> None:
-    worker = Counting(keyspace, series_labels=("release", "name"))
-    worker.turn(scored(0, release="1.2", name="chat"), scored(1))
-    assert select_metrics(worker.counted, "verdicts_total") == {
-        ("verdicts_total", *labels("metric=safety", "outcome=pass", "release=1.2", "name=chat")): 1,
-        ("verdicts_total", *labels("metric=safety", "outcome=pass", "release=", "name=")): 1,
-    }
-    outcomes = [(each.labels["outcome"], each.value) for each in worker.page.samples("tracejudge_verdicts_total")]
-    zeros = [(outcome, 0) for outcome in ("abstained", "fail", "unrated", "unscored")]
-    assert sorted(outcomes) == sorted([*zeros, ("pass", 1)] * 2)
-    worker = Counting(keyspace)
-    both: dict[str, Any] = {"metrics": ("a", "b")}
-    worker.turn(make_verdict(0, outcome="scored", scores=(Score("b", 0.5),), **both), unscored(1, **both))
-    each = worker.page.samples("tracejudge_verdicts_total")
-    counts = {(sample.labels["metric"], sample.labels["outcome"]): sample.value for sample in each if sample.value}
-    assert counts == {("b", "unrated"): 1, ("a", "unscored"): 1, ("b", "unscored"): 1}
-    worker = Counting(keyspace)
-    worker.turn(scored(0, origin="replay"), unscored(1, origin="late_feedback"))
-    late = ("late_feedback_verdicts_total", "judge=safety", "metric=safety", "outcome=unscored", "service=shop")
-    assert (worker.counted, pending(keyspace)) == ({late: 1}, 0)
-
-
-def test_a_failure_points_to_its_trace(keyspace: Keyspace) -> None:
-    trace = {"trace_id": "ab" * 16}
-    for trace_id, span_id, expected in (
-        ("ab" * 16, "cd" * 8, [trace | {"span_id": "cd" * 8}]),
-        ("ab" * 16, None, [trace]),
-        ("ab" * 16, "number 7", [trace]),
-        ("t" * 128, "cd" * 8, []),
-    ):
-        worker, ids = Counting(keyspace), {"trace_id": trace_id, "span_id": span_id}
-        worker.turn(scored(0, 0.0, passed=False, **ids), scored(1, 1.0, **ids))
-        assert [exemplar.labels for exemplar in worker.page.exemplars("tracejudge_verdicts_total")] == expected
-
-
 def test_two_workers_reading_at_once_count_each_verdict_once(keyspace: Keyspace) -> None:
     workers = [Counting(keyspace) for _ in range(2)]
     ended = threading.Event()
@@ -192,9 +151,7 @@ def test_entries_of_dead_and_slow_workers_are_counted_once(keyspace: Keyspace) -
     quick.turn()
     deliver(held[0])
     assert (slow.verdicts, quick.verdicts) == (0, 1)
-
-
-def test_unreadable_entries_are_dropped_and_those_of_another_version_left(keyspace: Keyspace) -> None:
+    keyspace.next_case("unreadable entries")
     worker, keys = Counting(keyspace), keyspace.keys
     wrong: list[dict[str, Any]] = [{"j": "{"}, {"j": "{}"}, {"d": '{"evaluation_id": 1}'}, {"x": "?"}, {"j": b"\xff"}]
     for number, fields in enumerate(wrong, 1):
@@ -289,9 +246,7 @@ def test_an_exporter_gathers_verdicts_and_counts_dropped_ones(keyspace: Keyspace
     reasons = {names[1] for names in metrics.export_dropped._metrics if names[0] == "list"}
     assert reasons == {"unreadable", "refused"}, "each reason exists from the start"
     assert keyspace.measure(groups=("list",)).outbox["list"].lag == 0
-
-
-def test_gathered_verdicts_are_delivered_at_the_stop(keyspace: Keyspace) -> None:
+    keyspace.next_case("what is gathered is delivered at the stop")
     settings = settings_of(keyspace)
     reader = ListExporter(settings, keyspace.store, Metrics(settings))
     reader.gather_s = 600.0

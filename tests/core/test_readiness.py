@@ -139,9 +139,7 @@ def test_a_role_says_in_a_word_why_it_is_not_ready() -> None:
         worker.clock.now += 1
         worker.readiness.update({"flow": None, "export:otel": "5-0"})
     assert worker.state.ready
-
-
-def test_a_role_fares_as_the_worst_of_its_threads() -> None:
+    # It fares as the worst of its threads.
     worker = RoleWorker()
     worker.readiness.watch("maintenance", None, Thread(worker.clock, Pulse(0.0, has_ended=True)))
     assert worker.readiness.ended_threads() == ["maintenance"]
@@ -250,28 +248,9 @@ def test_a_worker_reports_its_own_roles_and_is_ready_with_paused_ingest(pipeline
 def test_metrics_require_the_token_and_probes_do_not(pipeline: Pipeline, tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text(f"{TOKEN}\n", encoding="utf-8")
-    # A variable without our prefix, as deployments name their secrets.
-    by_variable = {"metrics_token_env": "TRACEJUDGE_TEST_TOKEN", "test_token": TOKEN}
-    for settings in ({"metrics_token_file": str(secret)}, by_variable):
-        worker = pipeline.worker(wait=False, **settings)
-        worker.program.wait_for("worker started")
-        assert get(worker, "/metrics").status_code == 401
-        assert get(worker, "/metrics", authorization="Bearer another").status_code == 401
-        assert get(worker, "/metrics", authorization=f"Bearer {TOKEN}").status_code == 200
-        assert get(worker, "/healthz").status_code == 200
-        assert TOKEN not in worker.program.output
-        assert "another" not in worker.program.output
-
-
-def test_a_missing_secret_ends_the_start_with_one_line(pipeline: Pipeline) -> None:
-    worker = pipeline.worker(wait=False, metrics_token_env="ABSENT_TOKEN")  # noqa: S106 - a name
-    assert worker.program.wait() == 2
-    assert worker.program.stderr.strip() == (
-        "tracejudge: metrics_token_env: the variable ABSENT_TOKEN is empty; put the secret there"
-    )
-
-
-def test_an_open_page_on_a_public_address_is_served_and_logged_once(pipeline: Pipeline) -> None:
-    worker = pipeline.worker(metrics_host="0.0.0.0")  # noqa: S104 - what is tested
-    worker.program.wait_for("metrics readable without credentials")
-    assert get(worker, "/metrics").status_code == 200
+    worker = pipeline.worker(wait=False, metrics_token_file=str(secret), metrics_host="0.0.0.0")  # noqa: S104 - any
+    worker.program.wait_for("worker started")
+    tokens = {"": 401, "Bearer another": 401, f"Bearer {TOKEN}": 200}
+    assert {token: get(worker, "/metrics", authorization=token).status_code for token in tokens} == tokens
+    assert get(worker, "/healthz").status_code == 200
+    assert not [word for word in (TOKEN, "another", "without credentials") if word in worker.program.output]

@@ -108,9 +108,7 @@ def test_a_judge_model_gets_the_redacted_trace_if_configured(bench: Benches, key
     worker.judge(*(make_trace(number, output=f"{'x ' * 50_000 * number}{MAIL} {number}.") for number in range(4)))
     assert MAIL not in worker.asked
     assert worker.asked.count(SIGN) == len(keyspace.outbox("j")) == 4
-
-
-def test_verdicts_carry_the_tags_of_segments_redacted_and_no_others(bench: Benches, keyspace: Keyspace) -> None:
+    keyspace.next_case("verdicts carry the tags of segments, redacted, and no others")
     tags = {"plan": f"of {MAIL} " + "x" * 200, "prompt_version": "v7", "customer": "Ann"}
     bench(BUILTIN).judge(make_trace(1, tags=tags), make_trace(2, tags={"customer": "Ann"}))
     by_trace_id = {verdict["trace_id"][-1]: verdict.get("tags") for verdict in keyspace.outbox("j")}
@@ -156,23 +154,6 @@ def test_explanations_leave_redacted(keyspace: Keyspace) -> None:
             assert [log.attributes["gen_ai.evaluation.explanation"] for log in otlp.logs] == [explanation] * 2
 
 
-def test_a_trace_keeps_its_form() -> None:
-    redaction = Redaction.from_settings(BUILTIN)
-    assert redaction is not None
-    trace = make_trace(
-        1,
-        context=[Document("a", "1", 0.5), MAIL],
-        tool_calls=[ToolCall("f", {"to": MAIL, "n": 1}, [MAIL, None, 1.5])],
-        tags={"who": MAIL},
-    )
-    assert redaction.trace(trace) == msgspec.structs.replace(
-        trace,
-        context=[Document("a", "1", 0.5), SIGN],
-        tool_calls=[ToolCall("f", {"to": SIGN, "n": 1}, [SIGN, None, 1.5])],
-        tags={"who": SIGN},
-    )
-
-
 @given(st.text("ab1 ", max_size=3 * WINDOW_CHARS), st.integers(0, 2 * WINDOW_CHARS))
 def test_windows_find_the_matches_of_one_search(text: str, padding: int) -> None:
     text = "-" * padding + text
@@ -210,6 +191,21 @@ def test_usual_patterns_are_taken_and_those_that_run_away_are_refused() -> None:
 
     assert pattern_fault("a", ticks(0.4).__next__) is None
     assert pattern_fault("a", ticks(0.6).__next__) == SLOW
+    # A trace keeps its form.
+    redaction = Redaction.from_settings(BUILTIN)
+    assert redaction is not None
+    trace = make_trace(
+        1,
+        context=[Document("a", "1", 0.5), MAIL],
+        tool_calls=[ToolCall("f", {"to": MAIL, "n": 1}, [MAIL, None, 1.5])],
+        tags={"who": MAIL},
+    )
+    assert redaction.trace(trace) == msgspec.structs.replace(
+        trace,
+        context=[Document("a", "1", 0.5), SIGN],
+        tool_calls=[ToolCall("f", {"to": SIGN, "n": 1}, [SIGN, None, 1.5])],
+        tags={"who": SIGN},
+    )
 
 
 @pytest.mark.slow("searches up to its limit")

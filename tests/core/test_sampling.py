@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from inspect import getclosurevars
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,12 +20,13 @@ from support.stage_parts import sampler_of
 from support.tables import read_table
 
 from judges.core.model import ModelSettings
-from tracejudge import Document, Feedback, Message, Span, ToolCall, Trace
+from tracejudge import Feedback, Span, ToolCall, Trace
 from worker.core.config.settings import Rule, Settings, Where
 from worker.core.selection.sampling import Choice, RuleTally, Sampler, Sampling, position
 
 LABELS = {"default": None, "other": "other", "inside": "judge-inside", "outside": "judge-outside"}
 MODELS = {name: ModelSettings(provider="lexical", label=label) for name, label in LABELS.items()}
+TABLES = read_table(__file__, "sampling")
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN_ID = "00f067aa0ba902b7"
 SAFE = Choice("safety", "default", 1.0)
@@ -38,6 +40,11 @@ rates = st.floats(0, 1)
 
 def trace(trace_id: str = TRACE_ID, **fields: Any) -> Trace:
     return Trace(**{"trace_id": trace_id, "service": "shop", "output": "It is.", **fields})
+
+
+def read(fields: dict[str, Any]) -> Trace:
+    """Make a trace of a row of the table."""
+    return msgspec.convert(msgspec.to_builtins(trace()) | fields, Trace)
 
 
 def sampler(*rules: Rule, key: str = "tracejudge") -> Sampler:
@@ -84,9 +91,7 @@ def test_the_place_of_a_trace_is_fixed_for_good_and_a_matter_of_its_id() -> None
     for trace_id in random_ids(20, seed=9):
         bare = under_test.sample(trace(trace_id))
         assert under_test.sample(trace(trace_id, span_id=SPAN_ID, id="0123456789abcdef", input="?")) == bare
-
-
-def test_the_share_of_chosen_traces_is_the_rate() -> None:
+    # The share of chosen traces is the rate.
     count, ids = 10_000, random_ids(10_000, seed=7)
     counting_up = [f"request-{number}" for number in range(count)]
     for rate, drawn in ((0.01, ids), (0.05, ids), (0.5, ids), (0.9, ids), (0.1, counting_up)):
@@ -98,43 +103,15 @@ def test_the_share_of_chosen_traces_is_the_rate() -> None:
     assert abs(both - 100) <= 30
 
 
-def test_a_rule_matches_by_patterns() -> None:
-    for where, fields, matches in read_table(__file__, "patterns")["rows"]:
-        assert bool(sampler(rule(where=Where(**where))).sample(trace(**fields)).rules) is matches, (where, fields)
-
-
-def test_a_rule_matches_by_the_fields_of_a_trace() -> None:
-    rows: list[tuple[str, Any, bool]] = [
-        ("input", "Why?", True),
-        ("input", " \n", False),
-        ("input", None, False),
-        ("messages", [Message("user", "Hello")], True),
-        ("messages", [], False),
-        ("context", ["A document."], True),
-        ("context", [Document("A document.")], True),
-        ("context", ["", Document(" ")], False),
-        ("context", [], False),
-        ("expected_response", "Yes.", True),
-        ("expected_facts", ["", "A fact"], True),
-        ("guidelines", ["Be brief."], True),
-        ("tool_calls", [ToolCall("search")], True),
-        ("spans", [Span(SPAN_ID, "root")], True),
-    ]
-    for name, value, matches in rows:
-        found = sampler(rule(where=Where(has=(name,)))).sample(trace(**{name: value})).rules
-        assert bool(found) is matches, (name, value)
-    both = sampler(rule(where=Where(has=("input", "context"))))
-    assert not both.sample(trace(input="Why?")).rules
-    assert both.sample(trace(input="Why?", context=["A document."])).rules
-    assert {choice.judge for choice in sampler_of(Settings()).sample(trace()).choices} == {
-        "relevance_to_query",
-        "safety",
-    }
-    grounded = sampler_of(Settings()).sample(trace(context=["A document."])).choices
-    assert {choice.judge for choice in grounded} == {"relevance_to_query", "safety", "groundedness"}, "default rules"
-
-
-def test_retrieval_spans_and_named_tools_count_as_context() -> None:
+def test_a_rule_matches_by_patterns_and_by_the_fields_of_a_trace() -> None:
+    for where, fields, matches in TABLES["matches"]:
+        found = sampler(rule(where=msgspec.convert(where, Where))).sample(read(fields)).rules
+        assert bool(found) is matches, (where, fields)
+    of_default = sampler_of(Settings())
+    by_default = [of_default.sample(trace(**fields)).choices for fields in ({}, {"context": ["A document."]})]
+    names = [{choice.judge for choice in choices} for choices in by_default]
+    assert names == [{"relevance_to_query", "safety"}, {"relevance_to_query", "safety", "groundedness"}]
+    # Retrieval spans and named tools count as context.
     tea_trace = trace(tool_calls=[ToolCall("kb_search", result="Tea.")])
     under_test = sampler(
         rule(name="plain", where=HAS_CONTEXT),
@@ -153,48 +130,17 @@ def test_retrieval_spans_and_named_tools_count_as_context() -> None:
 
 
 def test_always_chooses_at_any_rate() -> None:
-    bad, feedback, began = Feedback(-1), "negative_feedback", 1e9
-    rows: list[tuple[tuple[str, ...], dict[str, Any], bool]] = [
-        (("error",), {"error": "timeout"}, True),
-        (("error",), {"error": ""}, False),
-        ((feedback,), {"feedback": Feedback(-0.1)}, True),
-        ((feedback,), {"feedback": Feedback(0)}, False),
-        ((feedback,), {"feedback": Feedback(1)}, False),
-        ((feedback,), {}, False),
-        ((feedback,), {"error": "timeout"}, False),
-        (("error",), {"feedback": bad}, False),
-        (("error", feedback), {"feedback": bad}, True),
-        (("slow",), {"started_at": began, "ended_at": began + 10}, True),
-        (("slow",), {"started_at": began, "ended_at": began + 9.9}, False),
-        (("slow",), {"ended_at": began}, False),
-        (("error",), {"started_at": began, "ended_at": began + 99}, False),
-        ((), {"error": "timeout", "feedback": bad}, False),
-    ]
-    for always, fields, chosen in rows:
-        got = sampler(rule(0.0, always=always)).sample(trace(**fields))
+    for always, fields, chosen in TABLES["always"]:
+        got = sampler(rule(0.0, always=tuple(always))).sample(read(fields))
         assert got == Sampling((SAFE,) if chosen else (), tallies(all=chosen)), (always, fields)
     elsewhere = sampler(rule(where=Where(service="other"), always=("error",)))
     assert elsewhere.sample(trace(error="timeout")) == Sampling((), ()), "the rule must match"
-    both = sampler(rule(0.0, "a", always=("error",)), rule(0.9, "b")).sample(trace(error="timeout"))
-    assert both.choices == (SAFE,), "always in one rule makes the shared evaluation certain"
-
-
-def test_rules_that_want_the_same_share_one_evaluation_with_the_largest_probability() -> None:
     under_test = sampler(rule(0.2, "a"), rule(0.9, "b"), rule(0.25, "c"))
     assert 0.25 <= position(TRACE_ID, "tracejudge") < 0.9, "this trace is chosen by one of them"
-    assert under_test.sample(trace()) == Sampling(
-        (Choice("safety", "default", 0.9),), tallies(a=False, b=True, c=False)
-    )
-    different = sampler(
-        rule(1.0, "a", ("safety", "relevance_to_query", "safety")),
-        rule(0.95, "b", ("safety",), model="other"),
-        rule(0.9, "c", ("relevance_to_query", "groundedness")),
-    ).sample(trace())
-    expected = [SAFE, Choice("relevance_to_query", "default", 1.0), Choice("safety", "other", 0.95)]
-    assert sorted(different.choices) == sorted([*expected, Choice("groundedness", "default", 0.9)])
-    elsewhere = sampler(rule(0.0, where=Where(service="shop")))
-    assert elsewhere.sample(trace(service="other")) == Sampling((), ()), "no rule matches"
-    assert elsewhere.sample(trace()) == Sampling((), tallies(all=False)), "a rule that did not choose"
+    shared = Sampling((Choice("safety", "default", 0.9),), tallies(a=False, b=True, c=False))
+    assert under_test.sample(trace()) == shared, "rules that want the same share one evaluation"
+    both = sampler(rule(0.0, "a", always=("error",)), rule(0.9, "b")).sample(trace(error="timeout"))
+    assert both.choices == (SAFE,), "always in one rule makes the shared evaluation certain"
 
 
 def test_sessions_are_chosen_as_a_whole() -> None:
@@ -209,8 +155,6 @@ def test_sessions_are_chosen_as_a_whole() -> None:
     without = chosen_of(under_test, random_ids(3000, seed=19))
     assert abs(sum(map(bool, without)) / len(without) - 0.3) < 0.03, "traces without a session"
 
-
-def test_an_evaluation_chosen_by_trace_and_by_session_has_the_probability_of_either() -> None:
     def share(samples: list[tuple[Choice, ...]]) -> float:
         return sum(any(choice.judge == "safety" for choice in choices) for choices in samples) / len(samples)
 

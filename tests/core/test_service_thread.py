@@ -97,6 +97,14 @@ def test_a_thread_prepares_once_and_turns_until_it_is_stopped_whatever_fails() -
     thread.start()
     assert thread.stop(PROMPTLY_S)
     assert thread.turned == 1, "a stopped stage begins no further turn"
+    # A turn that does not end is told.
+    began, release = threading.Event(), threading.Event()
+    thread = ScriptedStage(lambda: release.wait(PROMPTLY_S), before=began.set)
+    thread.start()
+    assert began.wait(PROMPTLY_S)
+    assert not thread.stop(0.0)
+    release.set()
+    assert thread.stop(PROMPTLY_S)
 
 
 def test_waits_double_up_to_five_seconds_and_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +169,14 @@ def test_an_outage_of_redis_is_one_line_for_all_threads_and_its_end_another(monk
     with capture_logs() as lines:
         thread.followed()
     assert [line["event"] for line in lines] == [UNAVAILABLE, AVAILABLE]
+    # An unexpected error is logged by type and place, without its text.
+    with capture_logs() as lines:
+        ScriptedStage(BROKEN).followed()
+    first, second = lines
+    assert first.pop("where").startswith("test_service_thread.py:")
+    assert first == {"event": "unexpected error", "log_level": "error", "thread": "scripted", "error": "KeyError"}
+    assert (second["event"], second["error"]) == ("service retrying", "KeyError")
+    assert "SECRET" not in repr(lines)
 
 
 def test_an_outage_ends_with_the_last_thread_and_is_repeated_each_minute() -> None:
@@ -186,26 +202,6 @@ def test_an_outage_ends_with_the_last_thread_and_is_repeated_each_minute() -> No
         outage.report(StoreError("a"))
     events = [(line["event"], line.get("error")) for line in lines]
     assert events == [*((UNAVAILABLE, text) for text in "abab"), (AVAILABLE, None), (UNAVAILABLE, "a")]
-
-
-def test_an_unexpected_error_is_logged_by_type_and_place_without_its_text() -> None:
-    with capture_logs() as lines:
-        ScriptedStage(BROKEN).followed()
-    first, second = lines
-    assert first.pop("where").startswith("test_service_thread.py:")
-    assert first == {"event": "unexpected error", "log_level": "error", "thread": "scripted", "error": "KeyError"}
-    assert (second["event"], second["error"]) == ("service retrying", "KeyError")
-    assert "SECRET" not in repr(lines)
-
-
-def test_a_turn_that_does_not_end_is_told() -> None:
-    began, release = threading.Event(), threading.Event()
-    thread = ScriptedStage(lambda: release.wait(PROMPTLY_S), before=began.set)
-    thread.start()
-    assert began.wait(PROMPTLY_S)
-    assert not thread.stop(0.0)
-    release.set()
-    assert thread.stop(PROMPTLY_S)
 
 
 class Member(ServiceThread):

@@ -52,7 +52,9 @@ def counted(chosen: IngestHarness, *names: str) -> dict[tuple[str, ...], float]:
     return select_metrics(samples(chosen.metrics), "shed_total", *names)
 
 
-def test_a_trace_goes_on_to_healthy_models_and_is_shed_without_one(keyspace: Keyspace) -> None:
+def test_a_trace_goes_on_to_healthy_models_and_is_shed_without_one(
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = make_ingest(keyspace)
     shed = {
         sample.labels["judge_model"]: sample.value
@@ -83,9 +85,7 @@ def test_a_trace_goes_on_to_healthy_models_and_is_shed_without_one(keyspace: Key
     }
     account = read_balanced_account(keyspace)
     assert (account.published, account.shed, account.chosen, account.reasons) == (4, 4, 0, {"shed:dead": 8})
-
-
-def test_repeated_traces_and_steps_shed_nothing_twice(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace.next_case("repeated traces and steps shed nothing twice")
     chosen = make_ingest(keyspace)
     for _ in range(2):
         keyspace.add(make_trace(1, service="both"))

@@ -153,9 +153,7 @@ def test_batches_without_capacity_go_to_another_worker(keyspace: Keyspace, new_w
     busy.end()
     assert (len(busy.judged_texts), len(idle.judged_texts)) == (2, 6)
     assert_settled(keyspace, scored=8)
-
-
-def test_a_killed_shift_releases_its_batches(keyspace: Keyspace, new_worker: Workers) -> None:
+    keyspace.next_case("a killed shift releases its batches")
     choose(keyspace, 3)
     worker = new_worker()
     died = threading.Event()
@@ -218,7 +216,9 @@ def test_a_dead_or_stuck_event_loop_keeps_no_thread_and_no_lease(
     worker.settle()
 
 
-def test_one_worker_sweeps_at_a_time_and_another_takes_over(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_one_worker_sweeps_at_a_time_and_another_takes_over(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workers = [new_worker() for _ in range(2)]
     for worker in workers:
         worker.sweeper.stopping.set()
@@ -235,9 +235,7 @@ def test_one_worker_sweeps_at_a_time_and_another_takes_over(keyspace: Keyspace, 
     workers[1].settle()
     assert workers[1].sweeper.stop(1)
     assert not keyspace.client.exists(keyspace.keys.sweeper)
-
-
-def test_an_error_ends_no_sweeper(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace.next_case("an error ends no sweeper")
     worker = new_worker()
     sweeper: Sweeper = worker.sweeper
     monkeypatch.setattr(sweeper.stopping, "wait", lambda _: None)
@@ -259,7 +257,9 @@ def test_an_error_ends_no_sweeper(keyspace: Keyspace, new_worker: Workers, monke
     assert "secret" not in str(lines)
 
 
-def test_no_more_is_held_than_there_is_capacity_for(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_no_more_is_held_than_there_is_capacity_for(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch_ids = choose(keyspace, 20, batch_size=2)
     worker = new_worker(batch_size=2, limit=4)
     worker.begin(batch_ids[-1])
@@ -281,9 +281,6 @@ def test_no_more_is_held_than_there_is_capacity_for(keyspace: Keyspace, new_work
     assert (len(keyspace.batches()), ready(keyspace)) == (1, [])
     worker.model.hung = set()
     worker.settle(scored=20)
-
-
-def test_no_more_is_held_than_fits(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     for meant_for, held in ((0.1, 1), (1.1, 2), (4.5, 5), (11.5, 12), (50, 20)):
         keyspace.next_case(f"{meant_for} batches")
         batch_ids = choose(keyspace, 20, batch_size=1)
@@ -397,9 +394,7 @@ def test_a_window_takes_what_the_endpoint_takes_and_two_batches() -> None:
         window.release(1, 100)
         capacities.append(window.capacity())
     assert capacities == [0, 0, 0, 1, 1, 1, 1, 2]
-
-
-def test_a_window_is_bounded_in_bytes() -> None:
+    # It is bounded in bytes.
     window = window_of()
     window.acquire(1, 64 * MIB - 1)
     assert (window.capacity() > 0, window.has_memory) == (True, True)
@@ -416,9 +411,7 @@ def test_a_window_is_bounded_in_bytes() -> None:
         assert window.capacity() == capacity, size
         window.release(32, size * MIB)
         assert window.capacity() == capacity_after, size
-
-
-def test_counts_hold_under_many_threads() -> None:
+    # Its counts hold under many threads.
     window = window_of(limit=1, batch_size=1)
 
     def pass_through(seed: int) -> None:

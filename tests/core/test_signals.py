@@ -113,9 +113,7 @@ def test_the_first_stops_the_second_hurries_and_the_third_ends_the_process(insta
         signals.stop()
         assert stages.stopped.is_set(), "Celery waits for it"
         stages.check("stop", "hurry")
-
-
-def test_signals_during_the_start_stop_the_started_stages(install: Install) -> None:
+    # Signals during the start stop the started stages.
     for count, told in ((1, ("stop",)), (2, ("stop", "hurry"))):
         signals, stages, _ = install()
         for _ in range(count):
@@ -152,8 +150,7 @@ def test_celery_stops_a_worker_once(install: Install, monkeypatch: pytest.Monkey
     signals.stop()
     assert stages.told == ["stop"], "with a signal while Celery stops it"
 
-
-def test_without_memory_for_a_thread_celery_stops_the_worker(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without memory for a thread Celery stops the worker.
     def full(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

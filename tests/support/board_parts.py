@@ -91,8 +91,9 @@ def fill(redis: Redis, prefix: str, rows: Sequence[Mapping[str, Any]], verdicts:
     for row in rows:
         redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(row)})
     for verdict in verdicts:
-        # The traces came after their verdicts were made, which the search near a verdict does not expect.
-        now = msgspec.structs.replace(verdict, started_at=time.time())
+        # The traces came after their verdicts were made, which the search near a verdict does not expect. None ends
+        # later than it is written: what is asked within half a second would be judged in the future.
+        now = msgspec.structs.replace(verdict, started_at=time.time() - verdict.duration_s)
         redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(now)})
 
 

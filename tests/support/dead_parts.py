@@ -3,16 +3,44 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
+from judges.core.verdict import Verdict
 from support.judging_parts import HOUR_S, Workers, choose, failing
-from support.stage_parts import Keyspace, settings_of
+from support.stage_parts import HOUR, Keyspace, make_trace, make_verdict, settings_of
 from worker.base.accounting import Account, read_account
 from worker.base.dead_letters.retry import Retried, group_letters, retry
 from worker.base.dead_letters.store import DeadLetterStore, Retry
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.core.config.settings import Settings
+from worker.core.queue.batch import Evaluation, Item
+from worker.core.queue.ledger import DeadLetter, Ledger
 
 OLD_S = 7 * HOUR_S
+
+
+def make_letter(
+    number: int, *, name: str = "", reason: str = "timeout", chosen_at: float = 1.7e9, **fields: Any
+) -> tuple[DeadLetter, Verdict]:
+    """Make a dead letter of a trace of its own, and the verdict that tells of it.
+
+    Fields of the verdict may be given, and those of the trace as ``trace``.
+    """
+    trace, model = make_trace(number, **fields.pop("trace", {})), fields.setdefault("judge_model", "lexical")
+    verdict = make_verdict(number, outcome="unscored", reason=reason, **fields)
+    evaluation = Evaluation(name or verdict.evaluation_id, HOUR, verdict.judge, verdict.judge_version, 0.5)
+    item = Item(trace, (evaluation,))
+    return DeadLetter(1, evaluation, "default", model, reason, number, chosen_at, chosen_at + 5, item=item), verdict
+
+
+def add_dead_letter(keyspace: Keyspace, number: int, due_ms: float | None = None, **fields: Any) -> str:
+    """Leave a dead letter of a chosen evaluation, given up at some time; return its id."""
+    letter, verdict = make_letter(number, **fields)
+    keyspace.client.hincrby(keyspace.keys.account_all, "chosen", 1)
+    assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, verdict)]) == [True]
+    if due_ms is not None:
+        keyspace.client.zadd(keyspace.keys.dead_due, {letter.evaluation.id: due_ms})
+    return letter.evaluation.id
 
 
 def give_up(

@@ -127,10 +127,12 @@ class LabelQueue:
         return None
 
     def reached(self) -> tuple[float, float]:
-        """Return the time of the oldest verdict that can be asked, and now."""
-        now_ms = self._store.now_ms()
-        ((oldest_ms,),) = self._index.query("SELECT min(at_ms) FROM verdicts")
-        return (oldest_ms or now_ms) / 1000, now_ms / 1000
+        """Return when the oldest verdict that can be asked was judged, and now."""
+        now_s = self._store.now_ms() / 1000
+        oldest = self._index.query("SELECT evaluation_id FROM verdicts ORDER BY at_ms, rowid LIMIT 1")
+        entry = self._index.find(oldest[0][0]) if oldest else None
+        # As `LabelVerdict.judged_at`, which is compared with it: its entry came into the outbox a moment later.
+        return (now_s if entry is None else entry.verdict.started_at + entry.verdict.duration_s), now_s
 
     def corrections(self, queue: Queue) -> list[tuple[Series, Correction]]:
         """Return the shares that labels of a queue correct, or why they do not; computed at most once a minute."""
