@@ -136,17 +136,6 @@ def test_messages_are_lost_repeated_or_late(experiment: Experiment) -> None:
     experiment.assert_each_counted()
 
 
-@pytest.mark.slow("two workers, and a long variant of lost messages")
-def test_the_queue_is_deleted_repeatedly(experiment: Experiment) -> None:
-    for name in ("a", "b"):
-        experiment.start(name)
-    with Redis.from_url(experiment.redis.url) as client, experiment.load(TRACES / LOAD_S, TRACES) as load:
-        while load.running:
-            client.delete(queue_of(experiment), "unacked", "unacked_index")
-    experiment.assert_all_scored()
-    assert len(experiment.endpoint.calls) == experiment.evaluations
-
-
 def test_a_broker_connection_that_cannot_be_closed_does_not_end_the_worker(experiment: Experiment) -> None:
     worker = experiment.pipeline.worker("-c", CLOSE_FAILS, **experiment.settings())
     experiment.publish(5)
