@@ -9,7 +9,7 @@ import sys
 import urllib.request
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 ROOT_URL = sys.argv[1].rstrip("/")
@@ -47,7 +47,7 @@ IMAGE_URL = "https://shop.example/parcel.png"
 SESSION = "session-1"
 USER = "user-1"
 IDS = {"session.id": SESSION, "user.id": USER}
-# The schemas of the tool `track` and of the typed answer `stay.Stay`.
+# The schemas of the tool `track` and of the typed answer.
 PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "track", "parameters": PARAMETERS}}]
 STAY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
@@ -69,6 +69,14 @@ def export_logs() -> Any:
     logs.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
     set_logger_provider(logs)
     return logs
+
+
+@cache
+def stay() -> Any:
+    """Make the class of the typed answer of the scenarios; not every environment has pydantic."""
+    from pydantic import create_model
+
+    return create_model("Stay", __doc__="An answer of two fields.", city=(str, ...), days=(int, ...))
 
 
 def stuffed(question: str) -> str:

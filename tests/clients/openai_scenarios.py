@@ -6,12 +6,14 @@ from typing import Any
 
 import harness
 from openai import OpenAI
-from stay import Stay
 
 client = OpenAI(max_retries=0)
 BRIEF: dict[str, Any] = {"role": "system", "content": harness.SYSTEM}
 TOOLS = harness.TOOLS
-STAY_FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "stay", "schema": Stay.model_json_schema()}}
+STAY_FORMAT: Any = {
+    "type": "json_schema",
+    "json_schema": {"name": "stay", "schema": harness.stay().model_json_schema()},
+}
 
 
 def ask(question: object, *before: Any, **options: Any) -> Any:
