@@ -212,24 +212,6 @@ def test_a_gevent_host_may_fork(host: Host) -> None:
     assert sorted(host.left().by_producer.values()) == [["child"], ["parent"]]
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_host_on_a_loop_publishes_from_its_tasks(host: Host, loop: str) -> None:
-    tasks = """
-import asyncio, importlib
-async def work(first):
-    for number in range(first, first + 50):
-        publish(str(number))
-        await asyncio.sleep(0)
-async def main():
-    await asyncio.gather(*(work(first) for first in range(0, 1000, 50)))
-    assert await asyncio.to_thread(tracejudge.flush, 60)
-    publish("last")
-importlib.import_module(sys.argv[1]).run(main())
-"""
-    host.run_begun(tasks, loop)
-    host.assert_left(numbers(1_000, "last"))
-
-
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 

@@ -455,19 +455,6 @@ def test_a_slot_that_moves_loses_and_doubles_nothing(own_cluster: Cluster, own: 
 
 
 @pytest.mark.faults
-def test_everything_arrives_after_the_failover_of_a_killed_master(
-    own_cluster: Cluster, prefix: str, own: Partitions
-) -> None:
-    master = own_cluster.of_partition(5, prefix)
-    master.kill()
-    publish_everywhere(3, "meanwhile")
-    assert tracejudge.flush(60)
-    assert own_cluster.of_partition(5, prefix) is not master
-    own.assert_all_arrived(5 * COUNT)
-    master.restart()
-
-
-@pytest.mark.faults
 @pytest.mark.usefixtures("own")
 def test_flush_and_shutdown_keep_their_time_while_a_partition_hangs(own_cluster: Cluster, prefix: str) -> None:
     master = own_cluster.of_partition(5, prefix)
