@@ -208,13 +208,14 @@ def check_repeats(experiment: Experiment, verdicts: Sequence[Verdict], second: s
 SESSIONS = 20_000 if SCALE >= 1 else 150
 WAVE = min(250, SESSIONS // 4)
 """Conversations whose traces are mixed."""
+LONGEST = 80 if SCALE >= 1 else 30
 MAX_UNREAD = 20_000
 RULE = {"name": "conversations", "judges": ["user_frustration"], "unit": "session"}
 SETTINGS = {"rules": [RULE], "session_idle": 0.5, "session_keep": 5.0, "max_stream": 400_000, "grace_s": 5.0}
 
 
 class Conversations:
-    """Publishes conversations of 3 to 80 traces in a thread; every third pauses in its middle."""
+    """Publishes conversations of 3 to `LONGEST` traces in a thread; every third pauses in its middle."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
@@ -246,7 +247,7 @@ class Conversations:
         for first in range(0, SESSIONS, WAVE):
             now, later = later, []
             for place in range(first, min(first + WAVE, SESSIONS)):
-                size, name = chance.randint(3, 80), f"session {place}"
+                size, name = chance.randint(3, LONGEST), f"session {place}"
                 early = size // 2 if place % 3 == 0 else size
                 now.append((name, early))
                 later += [(name, size - early)] if early < size else []
