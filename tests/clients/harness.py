@@ -4,6 +4,7 @@ A client sets up its instrumentation on `provider` and calls `run` with its scen
 """
 
 import asyncio
+import json
 import os
 import sys
 import urllib.request
@@ -92,6 +93,14 @@ def track(number: int) -> str:
 def kb_search(query: str) -> list[str]:
     """Search the handbook."""
     return [one["text"] for one in DOCUMENTS if query]
+
+
+def with_result(message: Any, question: str, tool: Callable[..., str] = track) -> list[Any]:
+    """Build the conversation in OpenAI's form that follows a model's call of the tool."""
+    call = message.tool_calls[0]
+    result = {"role": "tool", "tool_call_id": call.id, "content": tool(**json.loads(call.function.arguments))}
+    asked = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
+    return [*asked, message.model_dump(exclude_none=True), result]
 
 
 def request(name: str = "POST /ask") -> AbstractContextManager[trace.Span]:

@@ -354,14 +354,7 @@ def litellm() -> None:
     def tool() -> None:
         with harness.request():
             message = ask(harness.TOOL_QUESTION, tools=harness.TOOLS).choices[0].message
-            call = message.tool_calls[0]
-            result = harness.track(**json.loads(call.function.arguments))
-            messages = [
-                brief,
-                {"role": "user", "content": harness.TOOL_QUESTION},
-                message.model_dump(exclude_none=True),
-                {"role": "tool", "tool_call_id": call.id, "content": result},
-            ]
+            messages = harness.with_result(message, harness.TOOL_QUESTION)
             litellm.completion(name, messages, user=harness.USER, tools=harness.TOOLS)
 
     def stuffed() -> None:
