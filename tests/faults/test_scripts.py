@@ -414,8 +414,10 @@ def full_redis(server: EmbeddedRedis) -> Iterator[Full]:
             client.zadd(keys.ready(JUDGE), {batch_id: batches.made_at_ms(batch_id)})
             client.zadd(keys.leases, {batch_id: 0})
         (taken,) = leases.take(JUDGE, "ours", 1)
-        for number in range(1_000):
-            client.xadd(keys.traces, {"v": "1", "t": f"{number}"})
+        with client.pipeline(transaction=False) as pipeline:
+            for number in range(1_000):
+                pipeline.xadd(keys.traces, {"v": "1", "t": f"{number}"})
+            pipeline.execute()
         read = client.xadd(keys.verdicts, {"v": "1", "j": "{}"})
         client.xgroup_create(keys.verdicts, GROUP, id="0")
         client.xreadgroup(GROUP, "reader", {keys.verdicts: ">"})
