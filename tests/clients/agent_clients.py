@@ -14,7 +14,6 @@ def ag2() -> None:
     from ag2 import Agent
     from ag2.config import OpenAIConfig
     from ag2.middleware import TelemetryMiddleware
-    from stay import Stay
 
     async def talk(questions: list[str], *, stream: bool = False, **options: Any) -> None:
         """Ask an agent of these options; the later questions follow on the first answer."""
@@ -24,7 +23,7 @@ def ag2() -> None:
         for question in questions:
             asked = await asked.ask(question)
 
-    harness.run(harness.asked(harness.synchronous(talk), tools=harness.same, typed={"response_schema": Stay}))
+    harness.run(harness.asked(harness.synchronous(talk), tools=harness.same, typed={"response_schema": harness.stay()}))
 
 
 def agno() -> None:
@@ -33,7 +32,6 @@ def agno() -> None:
     from agno.db.in_memory import InMemoryDb
     from agno.models.openai import OpenAIChat
     from openinference.instrumentation.agno import AgnoInstrumentor
-    from stay import Stay
 
     AgnoInstrumentor().instrument(tracer_provider=harness.provider)
 
@@ -49,7 +47,7 @@ def agno() -> None:
         for _ in range(2):
             ask(harness.QUESTION, db=database, add_history_to_context=True)
 
-    harness.run(harness.asked(ask, two_turns=two_turns, tools=harness.same, typed={"output_schema": Stay}))
+    harness.run(harness.asked(ask, two_turns=two_turns, tools=harness.same, typed={"output_schema": harness.stay()}))
 
 
 def autogen() -> None:
@@ -59,7 +57,6 @@ def autogen() -> None:
     from autogen_ext.models.openai import OpenAIChatCompletionClient
     from openinference.instrumentation.autogen_agentchat import AutogenAgentChatInstrumentor
     from openinference.instrumentation.openai import OpenAIInstrumentor
-    from stay import Stay
 
     AutogenAgentChatInstrumentor().instrument(tracer_provider=harness.provider)
     OpenAIInstrumentor().instrument(tracer_provider=harness.provider)
@@ -85,7 +82,9 @@ def autogen() -> None:
                 else:
                     await agent.run(task=question)
 
-    harness.run(harness.asked(harness.synchronous(talk), tools=harness.same, typed={"output_content_type": Stay}))
+    harness.run(
+        harness.asked(harness.synchronous(talk), tools=harness.same, typed={"output_content_type": harness.stay()})
+    )
 
 
 def crewai() -> None:
@@ -96,7 +95,6 @@ def crewai() -> None:
     from crewai.tools import tool
     from openinference.instrumentation.crewai import CrewAIInstrumentor
     from openinference.instrumentation.openai import OpenAIInstrumentor
-    from stay import Stay
 
     CrewAIInstrumentor().instrument(tracer_provider=harness.provider)
     OpenAIInstrumentor().instrument(tracer_provider=harness.provider)
@@ -120,7 +118,7 @@ def crewai() -> None:
             with harness.request():
                 agent().kickoff(messages)
 
-    harness.run(harness.asked(ask, two_turns=two_turns, tools=tool, typed={"output_pydantic": Stay}))
+    harness.run(harness.asked(ask, two_turns=two_turns, tools=tool, typed={"output_pydantic": harness.stay()}))
 
 
 def google_adk() -> None:
@@ -134,7 +132,6 @@ def google_adk() -> None:
     from google.adk.models import Gemini
     from google.adk.runners import InMemoryRunner
     from google.genai import types
-    from stay import Stay
 
     async def talk(questions: list[str], *, stream: bool = False, **options: Any) -> None:
         """Ask an agent of these options, each question within the span of a request."""
@@ -149,14 +146,13 @@ def google_adk() -> None:
                 async for _ in runner.run_async(**who, new_message=message, run_config=mode):
                     pass
 
-    harness.run(harness.asked(harness.synchronous(talk), tools=harness.same, typed={"output_schema": Stay}))
+    harness.run(harness.asked(harness.synchronous(talk), tools=harness.same, typed={"output_schema": harness.stay()}))
 
 
 def openai_agents() -> None:
     """OpenAI's Agents SDK through OpenInference, over the Responses API."""
     from agents import Agent, Runner, function_tool
     from openinference.instrumentation.openai_agents import OpenAIAgentsInstrumentor
-    from stay import Stay
 
     OpenAIAgentsInstrumentor().instrument(tracer_provider=harness.provider, exclusive_processor=True)
     loop = asyncio.new_event_loop()
@@ -181,7 +177,7 @@ def openai_agents() -> None:
         first = ask(harness.QUESTION)
         ask([*first.to_input_list(), {"role": "user", "content": harness.QUESTION}])
 
-    typed = {"output_type": Stay}
+    typed = {"output_type": harness.stay()}
     harness.run(harness.asked(ask, stream=stream, two_turns=two_turns, tools=function_tool, typed=typed))
 
 
@@ -190,7 +186,6 @@ def pydantic_ai() -> None:
     from pydantic_ai import Agent
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
-    from stay import Stay
 
     Agent.instrument_all()
     model = OpenAIChatModel(harness.MODEL, provider=OpenAIProvider(base_url=harness.BASE_URL, api_key="none"))
@@ -216,8 +211,8 @@ def pydantic_ai() -> None:
             stream=stream,
             two_turns=two_turns,
             tools=harness.same,
-            typed={"output_type": Stay},
-            typed_with_tool={"output_type": Stay, "tools": [harness.track]},
+            typed={"output_type": harness.stay()},
+            typed_with_tool={"output_type": harness.stay(), "tools": [harness.track]},
         )
     )
 
@@ -231,7 +226,6 @@ def semantic_kernel() -> None:
     from semantic_kernel.agents import ChatCompletionAgent, ChatHistoryAgentThread
     from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion, OpenAIChatPromptExecutionSettings
     from semantic_kernel.functions import KernelArguments, kernel_function
-    from stay import Stay
 
     logs = harness.export_logs()
     diagnostics = logging.getLogger("semantic_kernel")
@@ -247,7 +241,7 @@ def semantic_kernel() -> None:
     async def talk(questions: list[str], *, tools: Any = (), stream: bool = False, typed: bool = False) -> None:
         """Ask an agent, each question within the span of a request."""
         client = AsyncOpenAI(base_url=harness.BASE_URL, api_key="none", max_retries=0)
-        settings = OpenAIChatPromptExecutionSettings(response_format=Stay) if typed else None
+        settings = OpenAIChatPromptExecutionSettings(response_format=harness.stay()) if typed else None
         agent = ChatCompletionAgent(
             service=OpenAIChatCompletion(ai_model_id=harness.MODEL, async_client=client),
             name="support",
@@ -270,7 +264,6 @@ def semantic_kernel() -> None:
 
 def strands() -> None:
     """Strands Agents with their own spans, whose content is in events."""
-    from stay import Stay
     from strands import Agent, tool
     from strands.models.openai import OpenAIModel
 
@@ -304,7 +297,7 @@ def strands() -> None:
     def ask(question: str, tools: Any = (), **options: Any) -> None:
         agent(tools)(question, **options)
 
-    typed = {"structured_output_model": Stay}
+    typed = {"structured_output_model": harness.stay()}
     harness.run(harness.asked(ask, stream=stream, two_turns=two_turns, tools=harness.same, typed=typed))
 
 

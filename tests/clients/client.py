@@ -2,8 +2,8 @@
 
     python client.py ROOT_URL NAME
 
-It is a row of `instrumentors.json`, which names variables of the environment and the scenarios with the instrumentor,
-or a function of the modules below, which does all but for variables of such a row.
+It is a row of `instrumentors.json`, which names variables of the environment and the instrumentor with the function of
+its scenarios, or a function of the modules below, which does all but for variables of such a row.
 """
 
 import importlib
@@ -18,11 +18,11 @@ os.environ |= row.get("environment", {})
 
 import harness
 
-if "function" in row:
-    groups = map(importlib.import_module, GROUPS)
-    next(function for group in groups if (function := getattr(group, row["function"], None)))()
-else:
-    scenarios = importlib.import_module(row["scenarios"]).SCENARIOS
+groups = [importlib.import_module(name) for name in GROUPS]
+name = row.get("function") or row["scenarios"]
+function = next(found for group in groups if (found := getattr(group, name, None)))
+scenarios = function()
+if "instrumentor" in row:
     module, _, kind = row["instrumentor"].partition(":")
     flushes = [harness.provider.force_flush, *([harness.export_logs().force_flush] if "logs" in row else [])]
     getattr(importlib.import_module(module), kind)().instrument(tracer_provider=harness.provider)

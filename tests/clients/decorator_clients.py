@@ -1,11 +1,72 @@
 """Clients that are SDKs for tracing, whose decorators are around OpenAI's client or LangChain: a function each."""
 
+import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import harness
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def scenarios(
+    observe: Callable[[str, str], Decorator],
+    request: Callable[[], AbstractContextManager[Any]] = harness.request,
+    documents: list[Any] = harness.DOCUMENTS,
+) -> dict[str, Callable[[], None]]:
+    """Build the scenarios of OpenAI's client below functions that a tracing SDK decorates, whichever SDK.
+
+    Args:
+        observe: Gives the decorator of a step by its kind, `agent`, `chain`, `tool` or `retriever`, and its name.
+        request: Opens the span of a request, or what else names the session and the user.
+        documents: What the retriever finds.
+    """
+    import openai_scenarios
+    from openai_scenarios import ask
+
+    @observe("chain", "answer")
+    def answer(question: str, history: Sequence[dict[str, str]] = ()) -> str:
+        return str(ask(question, *history).choices[0].message.content)
+
+    track = observe("tool", "track")(harness.track)
+
+    @observe("agent", "support")
+    def support(question: str) -> str:
+        return openai_scenarios.use_tool(question, track)
+
+    @observe("retriever", "search")
+    def search(query: str) -> list[Any]:
+        return documents if query else []
+
+    @observe("chain", "answer")
+    def answer_from_documents(question: str) -> str:
+        search(question)
+        return str(ask(harness.stuffed(question)).choices[0].message.content)
+
+    @observe("agent", "support")
+    def choose(question: str) -> dict[str, Any]:
+        answer = ask(question, response_format=openai_scenarios.STAY_FORMAT).choices[0].message.content
+        return dict(json.loads(answer))
+
+    works: dict[str, list[tuple[Any, ...]]] = {
+        "single": [(answer, harness.QUESTION)],
+        "stream": [(partial(ask, stream=True), harness.QUESTION)],
+        "two_turns": [(answer, harness.QUESTION), (answer, harness.QUESTION, harness.TURNS)],
+        "tool": [(support, harness.TOOL_QUESTION)],
+        "retrieval": [(answer_from_documents, harness.RETRIEVAL_QUESTION)],
+        "typed": [(choose, harness.TYPED_QUESTION)],
+        "error": [(answer, harness.ERROR_QUESTION)],
+    }
+
+    def run(name: str) -> None:
+        for work, *arguments in works[name]:
+            with request():
+                work(*arguments)
+
+    return {name: partial(run, name) for name in works}
 
 
 def laminar() -> None:
@@ -14,8 +75,6 @@ def laminar() -> None:
     from lmnr import observe as laminar_observe
 
     Laminar.initialize(set_global_tracer_provider=False)
-
-    from decorated_scenarios import scenarios
 
     kinds = {"tool": "TOOL"}
 
@@ -35,9 +94,11 @@ def laminar() -> None:
 def langchain_langsmith() -> None:
     """LangChain and LangGraph by LangSmith, with spans instead of its own export."""
     from langchain_core.tracers.langchain import get_client, wait_for_all_tracers
-    from langchain_scenarios import SCENARIOS
+    from model_clients import langchain_scenarios
 
-    harness.run(SCENARIOS, lambda: (wait_for_all_tracers(), get_client().flush(), harness.provider.force_flush()))
+    harness.run(
+        langchain_scenarios(), lambda: (wait_for_all_tracers(), get_client().flush(), harness.provider.force_flush())
+    )
 
 
 def langfuse() -> None:
@@ -50,7 +111,6 @@ def langfuse() -> None:
     Langfuse(tracer_provider=harness.provider)
 
     import langfuse.openai  # noqa: F401 - it wraps the client
-    from decorated_scenarios import scenarios
 
     def observe(kind: Any, name: str) -> Any:
         return langfuse_observe(as_type=kind, name=name)
@@ -64,7 +124,6 @@ def langfuse() -> None:
 def langsmith() -> None:
     """LangSmith's SDK with spans instead of its own export: its decorator, and its wrapper of OpenAI's client."""
     import openai_scenarios
-    from decorated_scenarios import scenarios
     from langsmith import Client, traceable, tracing_context
     from langsmith.wrappers import wrap_openai
 
@@ -92,7 +151,6 @@ def mlflow() -> None:
     os.environ["MLFLOW_TRACKING_URI"] = "http://127.0.0.1:9"  # nobody listens there
 
     import mlflow
-    from decorated_scenarios import scenarios
     from mlflow.entities import Document
     from mlflow.tracing.provider import provider
 

@@ -4,12 +4,13 @@ A client sets up its instrumentation on `provider` and calls `run` with its scen
 """
 
 import asyncio
+import json
 import os
 import sys
 import urllib.request
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 ROOT_URL = sys.argv[1].rstrip("/")
@@ -47,7 +48,7 @@ IMAGE_URL = "https://shop.example/parcel.png"
 SESSION = "session-1"
 USER = "user-1"
 IDS = {"session.id": SESSION, "user.id": USER}
-# The schemas of the tool `track` and of the typed answer `stay.Stay`.
+# The schemas of the tool `track` and of the typed answer.
 PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "track", "parameters": PARAMETERS}}]
 STAY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
@@ -71,6 +72,14 @@ def export_logs() -> Any:
     return logs
 
 
+@cache
+def stay() -> Any:
+    """Make the class of the typed answer of the scenarios; not every environment has pydantic."""
+    from pydantic import create_model
+
+    return create_model("Stay", __doc__="An answer of two fields.", city=(str, ...), days=(int, ...))
+
+
 def stuffed(question: str) -> str:
     """Build the prompt of a question with its documents."""
     return "Documents:\n" + "\n".join(one["text"] for one in DOCUMENTS) + f"\n\nQuestion: {question}"
@@ -84,6 +93,14 @@ def track(number: int) -> str:
 def kb_search(query: str) -> list[str]:
     """Search the handbook."""
     return [one["text"] for one in DOCUMENTS if query]
+
+
+def with_result(message: Any, question: str, tool: Callable[..., str] = track) -> list[Any]:
+    """Build the conversation in OpenAI's form that follows a model's call of the tool."""
+    call = message.tool_calls[0]
+    result = {"role": "tool", "tool_call_id": call.id, "content": tool(**json.loads(call.function.arguments))}
+    asked = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
+    return [*asked, message.model_dump(exclude_none=True), result]
 
 
 def request(name: str = "POST /ask") -> AbstractContextManager[trace.Span]:

@@ -1,4 +1,7 @@
-"""Clients that call models, and frameworks of chains: a function each, which sets up all and runs the scenarios."""
+"""Clients that call models, and frameworks of chains: a function each, which sets up all and runs the scenarios.
+
+Those of an instrumentor return the scenarios, which are the same whatever the instrumentation.
+"""
 
 import asyncio
 import json
@@ -13,6 +16,144 @@ from pathlib import Path
 from typing import Any
 
 import harness
+
+
+def openai_scenarios() -> harness.Scenarios:
+    """The scenarios of OpenAI's client."""
+    from openai_scenarios import SCENARIOS
+
+    return SCENARIOS
+
+
+def anthropic_scenarios() -> harness.Scenarios:
+    """The scenarios of Anthropic's client, each in the span of a request."""
+    from anthropic import Anthropic
+
+    client = Anthropic(max_retries=0)
+    offered: list[Any] = [{"name": "track", "description": "Find a parcel.", "input_schema": harness.PARAMETERS}]
+    final: list[Any] = [{"name": "final_result", "description": "Give the answer.", "input_schema": harness.STAY}]
+
+    def send(question: object, *before: Any, **options: Any) -> Any:
+        """Send a conversation that ends with a question."""
+        messages = [*before, {"role": "user", "content": question}]
+        options |= {"model": harness.MODEL, "max_tokens": 100, "system": harness.SYSTEM}
+        return client.messages.create(messages=messages, **options)
+
+    def ask(question: object, *before: Any, **options: Any) -> None:
+        with harness.request():
+            done = send(question, *before, **options)
+            for _ in done if options.get("stream") else ():
+                pass
+
+    def tool() -> None:
+        with harness.request():
+            message = send(harness.TOOL_QUESTION, tools=offered)
+            call = message.content[0]
+            used = {"type": "tool_use", "id": call.id, "name": call.name, "input": call.input}
+            result = {"type": "tool_result", "tool_use_id": call.id, "content": harness.track(**call.input)}
+            before = {"role": "user", "content": harness.TOOL_QUESTION}, {"role": "assistant", "content": [used]}
+            send([result], *before, tools=offered)
+
+    def image() -> None:
+        source = {"type": "url", "url": harness.IMAGE_URL}
+        ask([{"type": "text", "text": harness.QUESTION}, {"type": "image", "source": source}])
+
+    typed = {"tools": final, "tool_choice": {"type": "tool", "name": "final_result"}}
+    return harness.asked(ask, turns=True, tool=tool, typed=typed, image=image, stuffed={})
+
+
+def google_scenarios() -> harness.Scenarios:
+    """The scenarios of Google's client, each in the span of a request."""
+    from google import genai
+    from google.genai import types
+
+    client = genai.Client(api_key="none", http_options=types.HttpOptions(base_url=harness.ROOT_URL))
+
+    def ask(contents: Any, *, stream: bool = False, **options: Any) -> None:
+        """Send a question or a conversation within a request."""
+        config = types.GenerateContentConfig(system_instruction=harness.SYSTEM, **options)
+        send = client.models.generate_content_stream if stream else client.models.generate_content
+        with harness.request():
+            done: Any = send(model=harness.MODEL, contents=contents, config=config)
+            for _ in done if stream else ():
+                pass
+
+    def two_turns() -> None:
+        ask(harness.QUESTION)
+        said = types.Content(role="user", parts=[types.Part(text=harness.QUESTION)])
+        ask([said, types.Content(role="model", parts=[types.Part(text=harness.ANSWER)]), said])
+
+    def image() -> None:
+        picture = types.Part.from_bytes(data=b"\x89PNG", mime_type="image/png")
+        ask([types.Content(role="user", parts=[types.Part(text=harness.QUESTION), picture])])
+
+    typed = {"response_mime_type": "application/json", "response_schema": harness.stay()}
+    tools = {"tools": [harness.track]}
+    return harness.asked(ask, two_turns=two_turns, tool=tools, typed=typed, image=image, stuffed={})
+
+
+def langchain_scenarios() -> harness.Scenarios:
+    """The scenarios of LangChain and LangGraph."""
+    from langchain.agents import create_agent
+    from langchain_core.callbacks import CallbackManagerForRetrieverRun
+    from langchain_core.documents import Document
+    from langchain_core.output_parsers import StrOutputParser
+    from langchain_core.prompts import ChatPromptTemplate
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.runnables import RunnablePassthrough
+    from langchain_openai import ChatOpenAI
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    model = ChatOpenAI(model=harness.MODEL, max_retries=0)
+    streaming = ChatOpenAI(model=harness.MODEL, max_retries=0, stream_usage=True)
+    config: Any = {"metadata": {"user_id": harness.USER, "session_id": harness.SESSION}}
+    brief = ("system", harness.SYSTEM)
+    asked = ("human", harness.QUESTION)
+
+    class Handbook(BaseRetriever):
+        """Finds the documents of the handbook, whatever the question."""
+
+        def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+            return [
+                Document(
+                    id=one["id"], page_content=one["text"], metadata={"source": one["source"], "score": one["score"]}
+                )
+                for one in harness.DOCUMENTS
+            ]
+
+    def ask(question: str, **options: Any) -> None:
+        """Ask an agent of these options."""
+        agent = create_agent(model, system_prompt=harness.SYSTEM, **options)
+        agent.invoke({"messages": [("human", question)]}, config)
+
+    def single() -> None:
+        prompt = ChatPromptTemplate.from_messages([brief, ("human", "{question}")])
+        (prompt | model | StrOutputParser()).invoke({"question": harness.QUESTION}, config)
+
+    def stream() -> None:
+        for _ in streaming.stream([brief, asked], config):
+            pass
+
+    def two_turns() -> None:
+        agent = create_agent(model, system_prompt=harness.SYSTEM, checkpointer=InMemorySaver())
+        thread: Any = {"configurable": {"thread_id": harness.SESSION}, "metadata": {"user_id": harness.USER}}
+        for _ in range(2):
+            agent.invoke({"messages": [asked]}, thread)
+
+    def retrieval() -> None:
+        prompt = ChatPromptTemplate.from_messages([brief, ("human", "Documents:\n{context}\n\nQuestion: {question}")])
+        chain = {"context": Handbook(), "question": RunnablePassthrough()} | prompt | model | StrOutputParser()
+        chain.invoke(harness.RETRIEVAL_QUESTION, config)
+
+    def history() -> None:
+        model.invoke([brief, asked, ("ai", harness.ANSWER), asked], config)
+
+    agents: dict[str, Any] = {
+        "tool": {"tools": [harness.track]},
+        "retrieval": retrieval,
+        "typed": {"response_format": harness.stay()},
+    }
+    return harness.asked(ask, single=single, stream=stream, two_turns=two_turns, **agents, history=history)
 
 
 def azure_ai_inference() -> None:
@@ -194,7 +335,6 @@ def litellm() -> None:
 
     import litellm
     from litellm.integrations.opentelemetry import OpenTelemetry, OpenTelemetryConfig
-    from stay import Stay
 
     litellm.callbacks = [OpenTelemetry(OpenTelemetryConfig(), tracer_provider=harness.provider)]
     litellm.telemetry = False
@@ -214,14 +354,7 @@ def litellm() -> None:
     def tool() -> None:
         with harness.request():
             message = ask(harness.TOOL_QUESTION, tools=harness.TOOLS).choices[0].message
-            call = message.tool_calls[0]
-            result = harness.track(**json.loads(call.function.arguments))
-            messages = [
-                brief,
-                {"role": "user", "content": harness.TOOL_QUESTION},
-                message.model_dump(exclude_none=True),
-                {"role": "tool", "tool_call_id": call.id, "content": result},
-            ]
+            messages = harness.with_result(message, harness.TOOL_QUESTION)
             litellm.completion(name, messages, user=harness.USER, tools=harness.TOOLS)
 
     def stuffed() -> None:
@@ -232,7 +365,7 @@ def litellm() -> None:
         time.sleep(1.5)  # callbacks run on threads of LiteLLM, which offers no wait for them
         harness.provider.force_flush()
 
-    typed = {"response_format": Stay}
+    typed = {"response_format": harness.stay()}
     harness.run(harness.asked(ask, turns=True, tool=tool, stuffed=stuffed, typed=typed), settle)
 
 
@@ -301,7 +434,6 @@ def llamaindex() -> None:
     from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
     from llama_index.llms.openai import OpenAI
     from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
-    from stay import Stay
 
     LlamaIndexInstrumentor().instrument(tracer_provider=harness.provider)
     # LlamaIndex refuses names that it does not know.
@@ -345,7 +477,7 @@ def llamaindex() -> None:
 
     def typed() -> None:
         with harness.request():
-            model.as_structured_llm(Stay).chat(messages(harness.TYPED_QUESTION))
+            model.as_structured_llm(harness.stay()).chat(messages(harness.TYPED_QUESTION))
 
     harness.run(harness.asked(ask, turns=True, tool=tool, retrieval=retrieval, typed=typed))
 
@@ -365,7 +497,7 @@ def weave() -> None:
     os.environ["WEAVE_CAPTURE_SYSTEM_INFO"] = "false"
 
     import weave
-    from openai_scenarios import STAY_FORMAT, TOOLS, brief, client
+    from openai_scenarios import BRIEF, STAY_FORMAT, TOOLS, client
     from weave.conversation.types import Message, ToolCallPart, Usage
 
     weave.start_conversation(
@@ -385,7 +517,7 @@ def weave() -> None:
         """Call the model, and return its message."""
         with weave.start_llm(model=harness.MODEL, provider_name="openai", system_instructions=[harness.SYSTEM]) as llm:
             llm.record(input_messages=[*map(told, messages)])
-            options |= {"model": harness.MODEL, "messages": [brief, *messages]}
+            options |= {"model": harness.MODEL, "messages": [BRIEF, *messages]}
             if stream:
                 done = [*client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **options)]
                 text = "".join(chunk.choices[0].delta.content or "" for chunk in done if chunk.choices)

@@ -1,17 +1,18 @@
 """The scenarios of OpenAI's client, whatever the instrumentation; each in the span of a request."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import harness
 from openai import OpenAI
-from stay import Stay
 
 client = OpenAI(max_retries=0)
 BRIEF: dict[str, Any] = {"role": "system", "content": harness.SYSTEM}
 TOOLS = harness.TOOLS
-STAY_FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "stay", "schema": Stay.model_json_schema()}}
+STAY_FORMAT: Any = {
+    "type": "json_schema",
+    "json_schema": {"name": "stay", "schema": harness.stay().model_json_schema()},
+}
 
 
 def ask(question: object, *before: Any, **options: Any) -> Any:
@@ -24,14 +25,7 @@ def ask(question: object, *before: Any, **options: Any) -> Any:
 
 def use_tool(question: str, track: Callable[..., str] = harness.track) -> str:
     """Answer a question by the tool that the model asks for."""
-    message = ask(question, tools=TOOLS).choices[0].message
-    call = message.tool_calls[0]
-    messages: Any = [
-        BRIEF,
-        {"role": "user", "content": question},
-        message.model_dump(exclude_none=True),
-        {"role": "tool", "tool_call_id": call.id, "content": track(**json.loads(call.function.arguments))},
-    ]
+    messages = harness.with_result(ask(question, tools=TOOLS).choices[0].message, question, track)
     done = client.chat.completions.create(model=harness.MODEL, messages=messages, tools=TOOLS, user=harness.USER)
     return str(done.choices[0].message.content)
 

@@ -1,4 +1,4 @@
-"""Harness of the experiments: the parts that can fail, and the check at the end of each experiment.
+"""Harness of the experiments: the parts that can fail, and the check at the end of each: nothing lost, doubled or left.
 
 `SCALE` shortens an experiment: times and numbers shrink with it, down to the minimum that still shows the fault. The
 product's own times (a lease of 15 s, a sweep each second) are not scaled.
@@ -9,6 +9,7 @@ import random
 import signal
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import httpx
-from experiment_accounting import VERDICTS, check_accounting, is_clean
+from redis import Redis
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
 from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces
@@ -29,6 +30,7 @@ from judges.core.verdict import Verdict
 from worker.base.accounting import Account
 from worker.base.embedded import EmbeddedRedis
 from worker.core.storage.client import Store, StoreError
+from worker.core.storage.keys import Keys
 
 SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_FAULTS_SCALE", "1/40")))
 RECOVERY_S: Final = bounded_s(30.0)
@@ -36,6 +38,8 @@ RECOVERY_S: Final = bounded_s(30.0)
 JUDGES: Final = ("groundedness", "relevance_to_query")
 PREFIX: Final = "faults"
 JUDGE_MODEL: Final = "judge"
+VERDICTS: Final = "tracejudge_verdicts_total"
+EVALUATION_ID: Final = "tracejudge.evaluation.id"
 
 
 def number(full: int, least: int) -> int:
@@ -46,6 +50,13 @@ def number(full: int, least: int) -> int:
 def seconds(full: float, least: float) -> float:
     """Scale a time of the full experiment, but not below `least`."""
     return min(full, max(least, full * SCALE))
+
+
+def expire_locks(client: Redis, keys: Keys) -> None:
+    """Let locks of a killed worker expire, which take up to 15 s; one without a TTL stays."""
+    for lock in keys.locks:
+        if client.pttl(lock) > 0:
+            client.delete(lock)
 
 
 class Experiment:
@@ -122,7 +133,8 @@ class Experiment:
     ) -> None:
         """Publish under load while the worker is killed at random moments, and started again.
 
-        The load lasts longer than all kills: a worker takes about two seconds to start.
+        The load lasts longer than all kills: a worker takes about two seconds to start. At full length the leases of a
+        killed worker, and its claims of entries, expire after 15 s; the short form sets them to that age.
         """
         self.start(**settings)
         with self.load(traces / (kills * 2.5), traces):
@@ -130,7 +142,26 @@ class Experiment:
                 time.sleep(chance.uniform(0.1, 1.5))
                 before()
                 self.kill()
+                if SCALE < 1:
+                    self._expire()
                 self.start(**settings)
+
+    def _expire(self) -> None:
+        """Let the time pass after which others continue the work of a killed worker; no other one may be running."""
+        keys, long_ms = self.pipeline.keys, 3_600_000
+
+        def age(client: Redis) -> None:
+            held = [batch for batch, holder in client.hgetall(keys.holders).items() if holder != b"parked"]
+            if held:
+                client.zadd(keys.leases, dict.fromkeys(held, 1), xx=True)
+            expire_locks(client, keys)
+            for stream, group in [(name, each["name"]) for name in streams for each in client.xinfo_groups(name)]:
+                for row in client.xpending_range(stream, group, "-", "+", 100_000):
+                    names = (stream, group, row["consumer"])
+                    client.xclaim(*names, min_idle_time=0, message_ids=[row["message_id"]], idle=long_ms, justid=True)
+
+        streams = (keys.traces, keys.verdicts)
+        self.call_redis(age)
 
     def verdicts(self) -> list[Verdict]:
         """List the verdicts in the outbox, without those of dead letters."""
@@ -337,3 +368,98 @@ class Load:
                 tracejudge.publish(trace)
             self.published += due
             self._experiment.published += due
+
+
+def is_clean(pipeline: Pipeline) -> bool:
+    """Return whether no work is left and the exporters have read everything; False without Redis."""
+    try:
+        return not unfinished_work(pipeline) and not unread_groups(pipeline)
+    except StoreError:
+        return False
+
+
+def check_accounting(
+    pipeline: Pipeline, account: Account, otlp: OtlpReceiver, *, counted: float, all_spans: bool
+) -> None:
+    """Check the sums of an experiment that has settled.
+
+    Args:
+        pipeline: Where it ran.
+        account: Its account.
+        otlp: The receiver of its spans, one of each verdict unless ``all_spans`` is False.
+        counted: Verdicts on the last metrics pages of all workers.
+        all_spans: See above.
+    """
+    assert account.lost == 0, account
+    entries = pipeline.outbox()
+    verdicts = [entry.verdict for entry in entries if entry.kind == "j"]
+    _check_verdicts(pipeline, account, verdicts)
+    _check_counts(verdicts, counted)
+    _check_spans({verdict.evaluation_id for verdict in verdicts}, otlp, all_spans=all_spans)
+    assert unfinished_work(pipeline) == {}
+    assert unread_groups(pipeline) == {}
+
+
+def unfinished_work(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the amounts of unfinished work in Redis by key; empty when all work is done."""
+    keys = pipeline.keys
+    counted = {
+        keys.leases: pipeline.store.call(lambda client: client.zcard(keys.leases)),
+        keys.holders: pipeline.store.call(lambda client: client.hlen(keys.holders)),
+        keys.waiting: sum(map(int, pipeline.store.call(lambda client: client.hvals(keys.waiting)))),
+        **{pattern: _amount(pipeline, pattern) for pattern in (keys.batch("*"), keys.ready("*"), keys.tries("*"))},
+    }
+    return {key: amount for key, amount in counted.items() if amount}
+
+
+def unread_groups(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the consumer groups with pending or unread entries."""
+    positions = {}
+    for stream in (pipeline.keys.traces, pipeline.keys.verdicts):
+        newest = pipeline.store.call(lambda client, name=stream: client.xrevrange(name, count=1))
+        last = _parts(newest[0][0]) if newest else (0, 0)
+        for group in pipeline.store.call(lambda client, name=stream: client.xinfo_groups(name)):
+            pending, position = group["pending"], _parts(group["last-delivered-id"])
+            if pending or position < last:
+                positions[group["name"].decode()] = (pending, position, last)
+    return positions
+
+
+def _check_verdicts(pipeline: Pipeline, account: Account, verdicts: Sequence[Verdict]) -> None:
+    finished = account.chosen - account.dead - account.waiting - account.removed
+    assert account.chosen == len(pipeline.ledger()), "chosen twice, or missing in the accounting"
+    # The ledger has those that were removed, as by `forget`, as well.
+    finished_ids = {name for name, state in pipeline.ledger().items() if state not in {b"0", b"4"}}
+    assert finished_ids == {verdict.evaluation_id for verdict in verdicts}
+    assert finished == len(verdicts), f"{finished} evaluations are finished, with {len(verdicts)} verdicts"
+    twice = {name: times for name, times in Counter(v.evaluation_id for v in verdicts).items() if times > 1}
+    assert twice == {}, "in the outbox more than once"
+    assert [verdict for verdict in verdicts if verdict.outcome == "scored" and not verdict.scores] == []
+    assert account.scored == sum(verdict.outcome == "scored" for verdict in verdicts)
+
+
+def _check_counts(verdicts: Sequence[Verdict], counted: float) -> None:
+    """Counts since the last scrape are lost with a killed worker, so the total may be lower, but never higher."""
+    expected = sum(len(verdict.metrics) for verdict in verdicts)
+    assert counted <= expected, f"{counted:g} counted of {expected}"
+
+
+def _check_spans(evaluation_ids: set[str], otlp: OtlpReceiver, *, all_spans: bool) -> None:
+    """A span may arrive twice, under the same ids."""
+    ids: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for span in otlp.spans:
+        if EVALUATION_ID in span.attributes and not span.parent_span_id:
+            ids[span.attributes[EVALUATION_ID]].add((span.trace_id, span.span_id))
+    assert {name: several for name, several in ids.items() if len(several) > 1} == {}, "one evaluation, several spans"
+    assert ids.keys() <= evaluation_ids, "spans of evaluations that have no verdict"
+    if all_spans:
+        assert len(evaluation_ids - ids.keys()) == 0, "verdicts without a span"
+
+
+def _amount(pipeline: Pipeline, pattern: str) -> int:
+    return len(pipeline.store.call(lambda client: set(client.scan_iter(pattern, count=5000))))
+
+
+def _parts(entry_id: bytes) -> tuple[int, int]:
+    time_ms, sequence = entry_id.split(b"-")
+    return int(time_ms), int(sequence)

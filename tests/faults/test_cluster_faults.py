@@ -1,7 +1,6 @@
 """A Redis Cluster under traffic: masters fail, slots move, masters come and go; nothing is lost or doubled."""
 
 import itertools
-import json
 import shutil
 import threading
 import time
@@ -12,8 +11,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
-import msgspec
 import pytest
 from experiment import RECOVERY_S, SCALE, number, seconds
 from redis import Redis, ResponseError
@@ -21,11 +18,9 @@ from redis.crc import key_slot
 from redis.exceptions import MovedError
 from support.cluster import Cluster, Node, running_cluster
 from support.pipeline import SETTLING_S, Pipeline, make_traces
-from support.ports import free_port
-from support.processes import Program, wait_until
+from support.processes import wait_until
 
 import tracejudge
-from tracejudge import Trace
 from tracejudge.ids import partition_prefix, place_of
 from worker.base.accounting import Account, read_account, sum_accounts
 from worker.base.embedded import EmbeddedRedis
@@ -42,11 +37,10 @@ EXPORTER = "metrics"
 LONGEST_WAIT_S = 5.0
 """Longest wait of a client for a reply."""
 RULES = [{"name": "all", "judges": ["groundedness"]}]
-TOKEN = "a-token-of-the-tests-0123456789"  # noqa: S105 - of this test
 
 
 class Rig:
-    """A cluster, a broker, two workers, a gateway, and traffic through the SDK and the gateway.
+    """A cluster, a broker, two workers, and traffic through the SDK.
 
     All faults happen to one cluster, one after the other in any order: to start it takes longer than most of them.
     """
@@ -58,24 +52,11 @@ class Rig:
         pipeline = Pipeline(self.cluster.url, self.prefix, folder, stack, partitions=PARTITIONS, broker_url=broker.url)
         self.stores = pipeline.stores
         self.workers = [pipeline.worker(rules=RULES, log_verdicts="none") for _ in range(2)]
-        port = free_port()
-        table = {"port": port, "metrics_port": 0, "tokens": {"t": {"token_env": "GATEWAY_TOKEN"}}}
-        variables = {
-            "TRACEJUDGE_REDIS_URL": self.cluster.url,
-            "TRACEJUDGE_BROKER_URL": broker.url,
-            "TRACEJUDGE_PREFIX": self.prefix,
-            "TRACEJUDGE_GATEWAY": json.dumps(table),
-            "GATEWAY_TOKEN": TOKEN,
-        }
-        self.gateway = stack.enter_context(Program("-m", "worker.cli", "gateway", folder=folder, env=variables))
         self.published: dict[str, str | None] = {}
         self.judged_again = self.lost_by_redis = self.lacked = 0
         self.waited_s = 0.0
-        self._places = itertools.count(), itertools.count(1_000_000)
+        self._places = itertools.count()
         self._recent: set[str] = set()
-        url, headers = f"http://127.0.0.1:{port}", {"Authorization": f"Bearer {TOKEN}"}
-        self._http = stack.enter_context(httpx.Client(base_url=url, headers=headers, timeout=30, trust_env=False))
-        wait_until(self._gateway_answers, what="the gateway")
 
     def _choose_prefix(self) -> str:
         """Choose one by which the second master has the slot of a partition as its first, and each has a partition."""
@@ -91,65 +72,28 @@ class Rig:
     def traffic(self) -> Iterator[None]:
         """Publish until the end of the block, and deliver everything."""
         stop = threading.Event()
-        threads = [threading.Thread(target=run, args=(stop,)) for run in (self._publish, self._post_often)]
+        thread = threading.Thread(target=self._publish, args=(stop,))
         limits: dict[str, Any] = {"max_items": 100_000, "max_bytes": 1 << 30}
         tracejudge.init(service="tests", redis_url=self.cluster.url, prefix=self.prefix, **limits)
         begin = len(self.published)
         try:
-            for thread in threads:
-                thread.start()
+            thread.start()
             wait_until(lambda: len(self.published) - begin > RATE, what="traffic")
             yield
         finally:
             stop.set()
-            for thread in threads:
-                thread.join()
-            self._post_everywhere()
+            thread.join()
             is_delivered = tracejudge.flush(60)
             tracejudge.shutdown()
         assert is_delivered, "the SDK delivers everything"
 
-    def _gateway_answers(self) -> bool:
-        assert self.gateway.running, self.gateway.stderr
-        try:
-            return self._http.post("/v1/tracejudge", json=[]).status_code < 500
-        except httpx.TransportError:
-            return False
-
     def _publish(self, stop: threading.Event) -> None:
-        for place in self._places[0]:
+        for place in self._places:
             if stop.wait(1 / RATE):
                 return
             (trace,) = make_traces(1, first=place, session_id=f"session {place % SESSIONS}" if place % 3 == 0 else None)
             self.published[trace.trace_id] = trace.session_id
             tracejudge.publish(trace)
-
-    def _post_often(self, stop: threading.Event) -> None:
-        """Send two traces a second through the gateway."""
-        for place in self._places[1]:
-            if stop.wait(0.5):
-                return
-            self._post(make_traces(1, first=place))
-
-    def _post_everywhere(self) -> None:
-        """Send a trace to each partition through the gateway, which then says what Redis has lost of earlier ones."""
-        traces: dict[int, Trace] = {}
-        while len(traces) < PARTITIONS:
-            (trace,) = make_traces(1, first=next(self._places[1]))
-            traces[place_of(trace.trace_id, None) % PARTITIONS] = trace
-        self._post(traces.values())
-
-    def _post(self, traces: Collection[Trace]) -> None:
-        """Send traces through the gateway until it takes them."""
-        body = msgspec.to_builtins(list(traces))
-
-        def is_taken() -> bool:
-            with suppress(httpx.TransportError):
-                return self._http.post("/v1/tracejudge", json=body).status_code == 200
-            return False
-
-        wait_until(is_taken, SETTLING_S, "the gateway to take traces")
-        self.published |= {trace.trace_id: None for trace in traces}
 
     def replicated(self) -> tuple[Node, Node]:
         """Return the master of a partition that has a replica, and the replica."""

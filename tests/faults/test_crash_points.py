@@ -120,13 +120,7 @@ class Process:
             gone = [(item, part) for item, part in parts if int(item.trace.trace_id, 16) - 1 in failing]
             kept = [pair for pair in parts if pair not in gone]
             scored = [FinalVerdict.encode(verdict(item, part), part.period) for item, part in kept]
-            letters = [
-                (
-                    DeadLetter(1, part, "default", "lexical", "timeout", 2, 1.0, time.time(), item=item),
-                    verdict(item, part),
-                )
-                for item, part in gone
-            ]
+            letters = [(letter(item, part), verdict(item, part)) for item, part in gone]
             self.leases.renew([held.lease])
             if scored:
                 self.ledger.record(scored)
@@ -161,17 +155,14 @@ class Process:
 
 def verdict(item: batches.Item, evaluation: batches.Evaluation) -> Verdict:
     judge, trace = evaluation.judge, item.trace
-    return make_verdict(
-        evaluation_id=evaluation.id,
-        outcome="scored",
-        metrics=(judge,),
-        scores=(Score(judge, 1.0, passed=True),),
-        trace_id=trace.trace_id,
-        span_id=None,
-        user_id=trace.user_id,
-        judge=judge,
-        judge_version=evaluation.version,
-    )
+    names = {"judge": judge, "judge_version": evaluation.version, "trace_id": trace.trace_id, "user_id": trace.user_id}
+    scores = (Score(judge, 1.0, passed=True),)
+    fields = {"outcome": "scored", "metrics": (judge,), "scores": scores, "span_id": None}
+    return make_verdict(evaluation_id=evaluation.id, **names, **fields)
+
+
+def letter(item: batches.Item, evaluation: batches.Evaluation) -> DeadLetter:
+    return DeadLetter(1, evaluation, "default", "lexical", "timeout", 2, 1.0, time.time(), item=item)
 
 
 def verdicts_leave(process: Process) -> None:

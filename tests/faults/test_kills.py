@@ -1,24 +1,45 @@
-"""Workers are killed, replaced or suspended under load; evaluations, repeats, cascades, conversations count once."""
+"""Workers are killed, replaced or suspended under load: evaluations, repeats, cascades, conversations count once.
 
+So do sums of the monitor, and labels of a board that is killed.
+"""
+
+import html
+import itertools
 import random
+import re
+import signal
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Self
 
+import httpx
 import pytest
-from experiment import JUDGE_MODEL, PREFIX, Experiment, number, seconds
+import redis
+from experiment import JUDGE_MODEL, PREFIX, SCALE, Experiment, expire_locks, number, seconds
+from redis import Redis
 from support import replies
+from support.board_parts import ANSWER, fill, trace_row
 from support.decision_endpoint import DecisionEndpoint
+from support.judged import judged
 from support.pipeline import SETTLING_S, make_traces
-from support.processes import bounded_s, wait_until
+from support.processes import Program, bounded_s, free_port, wait_until
+from support.stage_parts import make_judged
 
 import tracejudge
-from judges.core.verdict import repeat_id
+from judges.core.verdict import Outcome, Verdict, repeat_id
+from worker.base.embedded import EmbeddedRedis
 from worker.base.monitor.counts import read_counts, step_of
+from worker.base.monitor.series import read_buckets, read_series
 from worker.base.monitor.votes import read_votes
+from worker.core.config.settings import Settings
+from worker.core.queue.ledger import FinalVerdict, Ledger
 from worker.core.selection.sampling import position
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
 from worker.features.cascades.shares import read_shares
 
 TRACES = number(5_000, least=250)
@@ -95,114 +116,106 @@ def test_a_worker_is_suspended_past_its_lease_and_resumes(experiment: Experiment
 
 
 @after_leases
-def test_second_judgings_of_cascades_survive_kills(experiment: Experiment) -> None:
-    """Each is made once, and all verdicts are in the share once."""
-    chance, traces = random.Random(19), number(3_000, least=300)
-    with DecisionEndpoint() as endpoint:
-        endpoint.answer = lambda _: [round(chance.uniform(0.02, 0.98), 3)]
-        cheap = {"provider": "decisions", "base_url": endpoint.base_url, "model": "cheap"}
-        settings = {
-            "models": {"cheap": cheap, "strong": chat(experiment)},
-            "cascades": {"both": {"first": "cheap", "then": "strong", "rate": 0.5}},
-            "rules": [{"name": "all", "judges": list(experiment.judges), "model": "both"}],
-        }
-        experiment.load_with_kills(traces, KILLS, chance, **settings)
-        experiment.assert_accounting(spans=False)
-    verdicts = experiment.verdicts()
-    steps = [(verdict, step) for verdict in verdicts if (step := step_of(verdict)) is not None]
-    assert len(steps) == len(verdicts) > len(experiment.judges) * traces
-    due = {repeat_id(value.evaluation_id, JUDGE_MODEL, 0) for value, step in steps if step.is_chosen and not step.first}
-    second = Counter(value.evaluation_id for value, step in steps if step.first)
-    assert second == Counter(due), "each once"
-    assert len(due) > traces / 4
-    for judge in experiment.judges:
-        of_judge = [(value, step) for value, step in steps if value.judge == judge]
-        assert sum(not step.first for _, step in of_judge) == traces
-        weights = [(1 / step.rate, bool(value.scores[0].passed)) for value, step in of_judge if step.first]
-        expected = (traces, len(weights), sum(u for u, _ in weights), sum(u for u, passes in weights if passes), 0)
+def test_cascades_repeats_and_samples_survive_kills(experiment: Experiment) -> None:
+    """Second judgings and repeats are made once, votes are those of one attempt, and each is in the sums once."""
+    chance, traces, share, samples = random.Random(19), number(3_000, least=200), 0.5, 3
+    second, sampled = "second-judge", "sampled-judge"
+    usual = experiment.endpoint.behaviour
+    rules = [
+        {"name": "repeats", "judges": ["groundedness"], "repeat": share, "second_model": "second"},
+        {"name": "samples", "judges": ["relevance_to_query"], "model": "sampled", "samples": samples},
+        {"name": "cascade", "judges": ["safety"], "model": "both"},
+    ]
 
-        def is_counted(judge: str = judge, required: object = pytest.approx(expected, rel=1e-5)) -> bool:
-            # The hours of the verdicts are in the window once they ended an hour ago.
-            shares = read_shares(experiment.pipeline.store, time.time() + 2 * 3600)
-            sums = [share.sums for share in shares if share.series.judge == judge]
-            return [(it.first, it.second, it.second_weight, it.passed, it.waiting) for it in sums] == [required]
-
-        wait_until(is_counted, bounded_s(30), f"all verdicts of {judge} to be counted")
-
-
-@after_leases
-def test_repeats_survive_kills(experiment: Experiment) -> None:
-    """Each that is due is made once, and its pair is counted once."""
-    share, second, kills = 0.5, "second-judge", number(20, least=4)
-    rule = {"name": "all", "judges": list(experiment.judges), "repeat": share, "second_model": "second"}
-    models = {"default": chat(experiment), "second": chat(experiment, second)}
-    experiment.load_with_kills(number(4_000, least=200), kills, random.Random(18), models=models, rules=[rule])
-    # Verdicts of repeats have no spans.
-    experiment.assert_accounting(spans=False)
-    verdicts = experiment.verdicts()
-    live = [verdict.evaluation_id for verdict in verdicts if verdict.origin == "live"]
-    drawn = [name for name in live if position(name, "repeat") < share]
-    due = {repeat_id(name, model) for name in drawn for model in (JUDGE_MODEL, second)}
-    repeats = [verdict for verdict in verdicts if verdict.origin == "repeat"]
-    assert {verdict.evaluation_id for verdict in repeats} == due
-    pairs = Counter((verdict.judge, verdict.judge_model) for verdict in repeats)
-
-    def counted() -> Counter[tuple[str, str]]:
-        counts: Counter[tuple[str, str]] = Counter()
-        span = time.time() - 86_400, time.time() + 86_400
-        for (judge, _, first, name, _), amount in read_counts(experiment.pipeline.store, "repeats", *span).items():
-            assert first == JUDGE_MODEL
-            counts[judge, name] += amount
-        return counts
-
-    wait_until(lambda: counted() == pairs, bounded_s(30), "all pairs to be counted")
-    assert pairs.total() > 100
-
-
-@after_leases
-def test_samples_survive_kills(experiment: Experiment) -> None:
-    """Each evaluation counts once, with all votes of one attempt."""
-    chance, traces, samples = random.Random(39), number(3_000, least=200), 3
-    rule = {"name": "all", "judges": list(experiment.judges), "samples": samples}
-
-    def behaviour(_: replies.Call) -> replies.Reply:
+    def behaviour(call: replies.Call) -> replies.Behaviour:
+        if call.body["model"] != sampled:
+            return usual
         return replies.yes_no("yes" if chance.random() < 0.8 else "no", delay_s=chance.uniform(0.1, 0.4))
 
+    def ask_sampled() -> list[replies.Call]:
+        return [call for call in experiment.endpoint.calls if call.body["model"] == sampled]
+
     def is_between() -> bool:
-        under_way = experiment.endpoint.in_flight
-        return under_way > 0 and (len(experiment.endpoint.calls) - under_way) % samples > 0
+        under_way = [call.ended_at is None for call in ask_sampled()]
+        return sum(under_way) > 0 and (len(under_way) - sum(under_way)) % samples > 0
 
     def wait_between() -> None:
         wait_until(is_between, what="an evaluation of which an answer has come and another has not")
 
     experiment.endpoint.behaviour = behaviour
-    experiment.load_with_kills(traces, KILLS, chance, wait_between, rules=[rule])
-    experiment.assert_all_scored(spans=False)
-    verdicts, evaluations = experiment.verdicts(), len(experiment.judges) * traces
-    assert (len({verdict.evaluation_id for verdict in verdicts}), len(verdicts)) == (evaluations, evaluations)
-    votes: list[Any] = [verdict.details["samples"] for verdict in verdicts]
-    assert {*map(len, votes), *(verdict.attempts for verdict in verdicts)} == {samples}
+    with DecisionEndpoint() as endpoint:
+        endpoint.answer = lambda _: [round(chance.uniform(0.02, 0.98), 3)]
+        models = {name: chat(experiment, model) for name, model in (("second", second), ("sampled", sampled))}
+        models |= {"default": chat(experiment), "strong": chat(experiment)}
+        models["cheap"] = {"provider": "decisions", "base_url": endpoint.base_url, "model": "cheap"}
+        cascades = {"both": {"first": "cheap", "then": "strong", "rate": 0.5}}
+        experiment.load_with_kills(traces, KILLS, chance, wait_between, models=models, cascades=cascades, rules=rules)
+        experiment.assert_accounting(spans=False)  # verdicts of repeats have none
+    by_judge: defaultdict[str, list[Verdict]] = defaultdict(list)
+    for verdict in experiment.verdicts():
+        by_judge[verdict.judge].append(verdict)
+    check_cascade(experiment, by_judge["safety"], traces)
+    check_repeats(experiment, by_judge["groundedness"], second, share)
+    votes = by_judge["relevance_to_query"]
+    assert (len({verdict.evaluation_id for verdict in votes}), len(votes)) == (traces, traces)
+    details: Any = [verdict.details["samples"] for verdict in votes]
+    assert {*map(len, details), *(verdict.attempts for verdict in votes)} == {samples}
     # Each kill loses the answers in flight, and those of verdicts that are not recorded yet.
-    lost = len(experiment.endpoint.calls) - samples * evaluations
+    lost = len(ask_sampled()) - samples * traces
     assert KILLS <= lost <= KILLS * samples * 48
-
-    def counted() -> int:
-        every = read_votes(experiment.pipeline.store, time.time() - 86_400, time.time(), lambda _: True)
-        return sum(each.verdicts for each in every)
-
-    wait_until(lambda: counted() == evaluations, bounded_s(30), "all votes to be counted once")
+    store, span = experiment.pipeline.store, (time.time() - 86_400, time.time() + 86_400)
+    all_votes = lambda: sum(each.verdicts for each in read_votes(store, *span, lambda _: True))  # noqa: E731
+    wait_until(lambda: all_votes() == traces, bounded_s(30), "all votes to be counted once")
 
 
-SESSIONS = number(20_000, least=200)
-WAVE = min(250, SESSIONS // 8)
+def check_cascade(experiment: Experiment, verdicts: Sequence[Verdict], traces: int) -> None:
+    steps = [(verdict, step) for verdict in verdicts if (step := step_of(verdict)) is not None]
+    assert len(steps) == len(verdicts) > traces
+    due = {repeat_id(value.evaluation_id, JUDGE_MODEL, 0) for value, step in steps if step.is_chosen and not step.first}
+    assert Counter(value.evaluation_id for value, step in steps if step.first) == Counter(due), "each once"
+    assert len(due) > traces / 8
+    assert sum(not step.first for _, step in steps) == traces
+    weights = [(1 / step.rate, bool(value.scores[0].passed)) for value, step in steps if step.first]
+    expected = (traces, len(weights), sum(u for u, _ in weights), sum(u for u, passes in weights if passes), 0)
+
+    def is_counted() -> bool:
+        # The hours of the verdicts are in the window once they ended an hour ago.
+        sums = [each.sums for each in read_shares(experiment.pipeline.store, time.time() + 2 * 3600)]
+        counts = [(it.first, it.second, it.second_weight, it.passed, it.waiting) for it in sums]
+        return counts == [pytest.approx(expected, rel=1e-5)]
+
+    wait_until(is_counted, bounded_s(30), "all verdicts of the cascade to be counted")
+
+
+def check_repeats(experiment: Experiment, verdicts: Sequence[Verdict], second: str, share: float) -> None:
+    drawn = [v.evaluation_id for v in verdicts if v.origin == "live" and position(v.evaluation_id, "repeat") < share]
+    repeats = [verdict for verdict in verdicts if verdict.origin == "repeat"]
+    names = {repeat_id(name, model) for name in drawn for model in (JUDGE_MODEL, second)}
+    assert {verdict.evaluation_id for verdict in repeats} == names
+    pairs = Counter((verdict.judge, JUDGE_MODEL, verdict.judge_model) for verdict in repeats)
+    assert pairs.total() > 100
+
+    def counted() -> Counter[tuple[str, str, str]]:
+        counts: Counter[tuple[str, str, str]] = Counter()
+        span = time.time() - 86_400, time.time() + 86_400
+        for (judge, _, first, name, _), amount in read_counts(experiment.pipeline.store, "repeats", *span).items():
+            counts[judge, first, name] += amount
+        return counts
+
+    wait_until(lambda: counted() == pairs, bounded_s(30), "all pairs to be counted")
+
+
+SESSIONS = 20_000 if SCALE >= 1 else 150
+WAVE = min(250, SESSIONS // 4)
 """Conversations whose traces are mixed."""
+LONGEST = 80 if SCALE >= 1 else 30
 MAX_UNREAD = 20_000
 RULE = {"name": "conversations", "judges": ["user_frustration"], "unit": "session"}
 SETTINGS = {"rules": [RULE], "session_idle": 0.5, "session_keep": 5.0, "max_stream": 400_000, "grace_s": 5.0}
 
 
 class Conversations:
-    """Publishes conversations of 3 to 80 traces in a thread; every third pauses in its middle."""
+    """Publishes conversations of 3 to `LONGEST` traces in a thread; every third pauses in its middle."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
@@ -234,7 +247,7 @@ class Conversations:
         for first in range(0, SESSIONS, WAVE):
             now, later = later, []
             for place in range(first, min(first + WAVE, SESSIONS)):
-                size, name = chance.randint(3, 80), f"session {place}"
+                size, name = chance.randint(3, LONGEST), f"session {place}"
                 early = size // 2 if place % 3 == 0 else size
                 now.append((name, early))
                 later += [(name, size - early)] if early < size else []
@@ -301,3 +314,153 @@ def test_each_generation_of_each_conversation_is_judged_once(experiment: Experim
     counts = {"opened": SESSIONS, "judged": SESSIONS, "updated": updates, "gathered": experiment.published}
     assert {name: account.reasons.get(f"session:{name}", 0) for name in counts} == counts
     assert origins["session_update"] > SESSIONS / 10
+
+
+# --- sums of the monitor, and labels ---
+MONITOR_KILLS = number(20, least=3)
+A_SECOND = 500
+BATCH = 50
+Totals = Counter[tuple[str, str]]
+OUTCOMES: tuple[Outcome, ...] = ("scored", "abstained", "unscored")
+
+
+def verdict(place: int, chance: random.Random) -> Verdict:
+    weight, passed = chance.choice([1.0, 20.0]), chance.random() < 0.9
+    outcome = chance.choices(OUTCOMES, [8, 1, 1])[0]
+    reason = "refusal" if outcome == "unscored" else None
+    names = {"session_id": f"s{place // 7}", "service": f"shop-{place % 3}"}
+    result = {"passed": passed if outcome == "scored" else None, "outcome": outcome, "reason": reason}
+    return make_judged(place, **result, **names, weight=weight, probability=1 / weight)
+
+
+class Writer:
+    """Records verdicts in the ledger in a thread, some of them twice, and adds them up."""
+
+    def __init__(self, store: Store) -> None:
+        self.totals: Totals = Counter()
+        self._ledger = Ledger(store, Settings(max_outbox=1_000_000))
+        self._period = str(int(time.time() // 3600))
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="writer")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        chance = random.Random(18)
+        before: list[FinalVerdict] = []
+        for first in itertools.count(step=BATCH):
+            if self._stopped.wait(BATCH / A_SECOND):
+                return
+            verdicts = [verdict(first + more, chance) for more in range(BATCH)]
+            new = [FinalVerdict.encode(each, self._period) for each in verdicts]
+            again = chance.sample(before, min(5, len(before)))
+            assert sum(self._ledger.record(new + again)) == BATCH
+            before = new
+            for each in verdicts:
+                self.totals[each.service, each.outcome] += 1
+                if each.outcome == "scored":
+                    self.totals[each.service, "weight"] += int(each.weight)
+                    self.totals[each.service, "passed"] += int(each.weight * each.scores[0].value)
+
+
+def totals(store: Store, *, fine: bool) -> Totals:
+    """Add up the buckets of each service."""
+    counts: Totals = Counter()
+    for series_id, series in read_series(store).items():
+        for bucket in next(read_buckets(store, [series_id], time.time() - 86_400, time.time() + 60, fine=fine)):
+            sums = bucket.sums.total
+            counts[series.service, "scored"] += sums.judgements
+            counts[series.service, "abstained"] += bucket.abstained.verdicts
+            counts[series.service, "unscored"] += bucket.unscored.verdicts
+            counts[series.service, "weight"] += int(sums.weight)
+            counts[series.service, "passed"] += int(sums.passed)
+    return counts
+
+
+def in_ledger(store: Store) -> Counter[str]:
+    """Count the outcomes in the ledger."""
+    codes = {b"1": "scored", b"2": "abstained", b"3": "unscored"}
+
+    def states(client: redis.Redis) -> list[bytes]:
+        names = client.scan_iter(f"{store.keys.evaluations}:*", count=1000)
+        return [state for name in names for state in client.hvals(name)]
+
+    return Counter(codes[state] for state in store.call(states))
+
+
+@pytest.mark.slow("a takeover after each kill takes the length of the lock, 10 s")
+def test_sums_survive_kills(redis_url: str, prefix: str, tmp_path: Path) -> None:
+    store = Store(redis_url, Keys(prefix))
+    store.make_group(store.keys.verdicts, "monitor")
+    env = {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix, "TRACEJUDGE_METRICS_PORT": "0"}
+    chance = random.Random(19)
+    with ExitStack() as ends:
+
+        def start() -> Program:
+            command = ("-m", "worker.cli", "worker", "--roles", "monitor")
+            return ends.enter_context(Program(*command, folder=tmp_path, env=env))
+
+        workers = [start(), start()]
+        for worker in workers:
+            worker.wait_for("worker started", bounded_s(30))
+        with Writer(store) as writer:
+            for kill in range(MONITOR_KILLS):
+                before = totals(store, fine=True).total()
+                grows = lambda before=before: totals(store, fine=True).total() > before  # noqa: E731 - one expression
+                wait_until(grows, bounded_s(30), f"sums to grow after {kill} kills")
+                time.sleep(chance.random())
+                # The older one is the active one, except for the first time: a new worker waits for the lock.
+                workers.pop(0).kill()
+                if SCALE < 1:
+                    store.call(lambda client: expire_locks(client, store.keys))
+                workers.append(start())
+        wait_until(lambda: totals(store, fine=True) == writer.totals, bounded_s(40), "the sums of all verdicts")
+    assert totals(store, fine=False) == writer.totals
+    ended = {what: sum(count for (_, name), count in writer.totals.items() if name == what) for what in OUTCOMES}
+    assert ended == in_ledger(store)
+    assert sum(ended.values()) > 1000, "hardly anything was written"
+
+
+ROWS = [trace_row(place) for place in range(1, 7)]
+
+
+@pytest.mark.slow("kills of the board and restarts of Redis, one after the other")
+def test_labels_survive_kills_of_the_board_and_restarts_of_redis(tmp_path: Path) -> None:
+    kills = number(3, least=2)
+    with EmbeddedRedis(appendonly=True) as server:
+        env = {"TRACEJUDGE_REDIS_URL": server.url}
+        with Redis.from_url(server.url) as redis:
+            fill(redis, "tracejudge", ROWS, judged(ROWS, ("facts_grounding",)))
+        for place in range(kills):
+            port = free_port()
+            url = f"http://127.0.0.1:{port}"
+            with Program("-m", "worker.cli", "board", "--port", str(port), folder=tmp_path, env=env) as board:
+                wait_until(lambda: _ready(url), what="the index")  # noqa: B023 - called at once
+                page = httpx.get(f"{url}/labels?judge=facts_grounding").text
+                # Labels of the runs before count.
+                assert re.search(rf"\b{place} labels?\b", page)
+                fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
+                form = {**{name: html.unescape(value) for name, value in fields.items()}, "opinion": "fail"}
+                assert httpx.post(f"{url}/labels", data=form).status_code == 303
+                board.signal(signal.SIGKILL)
+            server.restart()
+        saved = tmp_path / "labels.jsonl"
+        command = ("-m", "worker.cli", "labels", "export", "--traces", "--output", saved)
+        with Program(*command, folder=tmp_path, env=env) as program:
+            assert program.wait() == 0, program.stderr
+        lines = saved.read_text().splitlines()
+        assert len(lines) == kills
+        assert all(f'"output":"{ANSWER}"' in line and '"label":"fail"' in line for line in lines)
+
+
+def _ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").text == "ready\n"
+    except httpx.TransportError:
+        return False

@@ -1,9 +1,9 @@
-"""Redis is restarted, paused, full, trimmed or behind a bad network, and its clock jumps: nothing is lost silently."""
+"""Redis restarts, pauses, is full or trimmed, forgets, its network fails, its clock jumps: nothing is lost silently."""
 
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from operator import ge
 from pathlib import Path
@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 from experiment import SCALE, Experiment, number, seconds
 from redis import Redis
-from redis_faults import HOUR_S, Clock, filled, frozen, on_redis, restarts
+from redis_faults import HOUR_S, ORIGINS, Clock, filled, frozen, on_redis, restarts
 from support.pipeline import Worker, make_traces
 from support.processes import wait_until
 from support.proxy import HOLDS, REFUSES, Behaviour, Proxy, cuts_replies, delays, resets_after
+from support.redis_kinds import TunedRedis
+from support.replies import slow, yes_no
 
 import tracejudge
 from worker.base.accounting import Account
-from worker.core.storage.keys import INGEST_GROUP
+from worker.base.embedded import EmbeddedRedis, ServerBinary
 
 
 # --- restarts, pauses and the network ---
@@ -161,31 +163,6 @@ def check_page(experiment: Experiment, cut_off: int, *, publications: int) -> No
     wait_until(is_shown, what=f"{cut_off} to be on the page")
 
 
-@pytest.mark.slow("a stream has to overflow")
-@on_redis("6.2")
-def test_the_stream_is_trimmed_while_a_worker_is_behind(experiment: Experiment) -> None:
-    experiment.start(max_stream=2 * CAP)
-    publish_capped(experiment, CAP // 2)
-    experiment.wait_finished(experiment.evaluations)
-    experiment.pause()
-    publish_capped(experiment, 1)
-    # It may have been the reply that the paused worker waits for; it sends no other request.
-    publish_capped(experiment, CAP // 2)
-    stream = experiment.pipeline.keys.traces
-    with Redis.from_url(experiment.redis.url) as client:
-        assert client.xreadgroup(INGEST_GROUP, "dead", {stream: ">"}, count=150), "one reads, and is killed"
-        publish_capped(experiment, STREAM - experiment.published)
-        assert client.xlen(stream) < STREAM // 2
-    assert experiment.pipeline.account().lost == 0
-    experiment.resume()
-    account = experiment.assert_accounting()
-    assert (account.published, account.dropped, account.invalid) == (STREAM, 0, 0)
-    assert account.cut_off > STREAM // 2
-    assert account.cut_off + account.sampled == STREAM
-    assert account.scored == account.chosen == account.sampled * len(experiment.judges)
-    check_page(experiment, account.cut_off, publications=4)
-
-
 @on_redis("6.2", pytest.param("7", marks=pytest.mark.slow("the other version of Redis")))
 def test_the_stream_is_trimmed_repeatedly_under_load(experiment: Experiment) -> None:
     """The worker is stopped and resumed; each time some unread entries are cut off."""
@@ -309,3 +286,109 @@ def test_a_full_redis_is_trimmed_to_the_caps(experiment: Experiment) -> None:
         experiment.publish(10)
         experiment.wait_finished(experiment.evaluations)
     experiment.assert_all_scored()
+
+
+# --- Redis loses confirmed writes: what was lost is named in the account, and all before and after is judged once ---
+PART = 40
+short_of = pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
+
+
+class Losing(Experiment):
+    """An experiment with one judge on a Redis that persists nothing; one SDK client publishes all the time."""
+
+    def publish(self, traces: int = PART) -> None:
+        publish(self, traces)
+        assert tracejudge.flush(60)
+
+    def assert_balanced(self, *, lost: int) -> None:
+        """Wait until everything published is accounted for and no work is left."""
+        account = self.pipeline.settled(self.published)
+        assert (account.lost, account.lost_by_redis, account.cut_off, account.dropped) == (0, lost, 0, 0), account
+        assert (account.published, account.unread, account.waiting) == (self.published, 0, 0)
+        ended = self.published - lost
+        assert account.sampled + account.duplicate == ended
+        ids = [verdict.evaluation_id for verdict in self.verdicts()]
+        assert len(set(ids)) == len(ids) == account.scored == account.chosen >= ended
+
+
+@pytest.fixture
+def losing(tmp_path: Path, redis_binaries: tuple[ServerBinary, ...]) -> Iterator[Callable[..., Losing]]:
+    """Start an experiment on a version of Redis, with options of the server."""
+    with ExitStack() as stack:
+
+        def start(version: str, *options: str) -> Losing:
+            redis = server(redis_binaries, version, *options)
+            made = stack.enter_context(Losing(tmp_path, judges=("relevance_to_query",), redis=redis))
+            stack.enter_context(service(made))
+            return made
+
+        yield start
+
+
+def server(binaries: Sequence[ServerBinary], version: str, *options: str) -> EmbeddedRedis:
+    binary = next((binary for binary in binaries if binary.origin == ORIGINS[version]), None)
+    return TunedRedis(binary, *options) if binary else pytest.skip(f"no Redis {version}")
+
+
+@pytest.mark.parametrize("version", ["6.2", pytest.param("7", marks=pytest.mark.slow("the other version of Redis"))])
+def test_redis_is_flushed_while_a_worker_holds_batches(losing: Callable[..., Losing], version: str) -> None:
+    experiment = losing(version)
+    experiment.endpoint.behaviour = slow(3, yes_no())
+    experiment.start()
+    experiment.publish()
+    wait_until(lambda: len(experiment.endpoint.calls) >= PART // 2, what="calls under way")
+    experiment.call_redis(lambda client: client.flushdb())
+    experiment.publish()
+    experiment.assert_balanced(lost=PART)
+    assert experiment.pipeline.counter("chosen") > PART, "what was under way has ended, and counts"
+
+
+@short_of
+@pytest.mark.parametrize("version", ["6.2", "7"])
+def test_redis_is_flushed_and_then_restarts_from_an_older_snapshot(losing: Callable[..., Losing], version: str) -> None:
+    experiment = losing(version)
+    experiment.start()
+    experiment.publish()
+    experiment.assert_balanced(lost=0)
+    experiment.call_redis(lambda client: client.flushall())
+    experiment.publish()
+    experiment.assert_balanced(lost=PART)
+    experiment.publish(5)
+    experiment.call_redis(lambda client: client.save())
+    experiment.publish()
+    experiment.assert_balanced(lost=PART)
+    experiment.redis.kill()
+    experiment.redis.restart()
+    experiment.publish()
+    experiment.assert_balanced(lost=2 * PART)
+
+
+def test_redis_fails_over_without_the_last_writes(
+    losing: Callable[..., Losing], redis_binaries: tuple[ServerBinary, ...]
+) -> None:
+    """The replica loses its master, which continues; then both swap roles, under the same address."""
+    fast = ("--repl-diskless-sync-delay", "0")
+    experiment = losing("7", *fast)
+    with server(redis_binaries, "7", *fast) as replica, Redis.from_url(replica.url) as other:
+        client = Redis.from_url(experiment.redis.url)
+        experiment.start()
+        experiment.publish()
+        experiment.assert_balanced(lost=0)
+        other.replicaof("127.0.0.1", str(experiment.redis.port))
+        wait_until(lambda: other.info("replication")["master_link_status"] == "up", what="the replica")
+        experiment.publish(5)
+        experiment.assert_balanced(lost=0)
+
+        def has_all() -> bool:
+            return other.info("replication")["slave_repl_offset"] >= client.info("replication")["master_repl_offset"]
+
+        wait_until(has_all, what="the replica to have all")
+        other.replicaof("NO", "ONE")
+        experiment.publish()
+        # From now on the address leads to the data of the former replica.
+        client.replicaof("127.0.0.1", str(replica.port))
+        wait_until(lambda: client.info("replication").get("master_link_status") == "up", what="the master's data to go")
+        client.replicaof("NO", "ONE")
+        experiment.publish()
+        experiment.assert_balanced(lost=PART)
+        client.close()

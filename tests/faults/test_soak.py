@@ -82,7 +82,7 @@ class RandomFaults:
 
     def delete_queue(self) -> None:
         with Redis.from_url(self.experiment.redis.url) as client:
-            client.delete(f"{self.experiment.pipeline.prefix}.judge.judge")
+            client.delete(f"{self.experiment.pipeline.prefix}.judge.judge", "unacked", "unacked_index")
 
     def fail_endpoint(self) -> None:
         failures = (replies.failing(429, retry_after=1), replies.failing(503), replies.cuts(0.5), replies.hangs())

@@ -200,6 +200,8 @@ _MAKERS: dict[str, Any] = {
     "values": lambda values: values.values(),
     "defaultdict": lambda values: defaultdict(str, values),
     "repeat": lambda values: values[0] * values[1],
+    "power": lambda values: values[0] ** values[1],
+    "nested": lambda depth: [_MAKERS["nested"](depth - 1)] if depth else "end",
     "join": "".join,
     "bytes": lambda text: text.encode("latin-1"),
     "bytearray": lambda text: bytearray(text.encode("latin-1")),

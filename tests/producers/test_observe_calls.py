@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -58,13 +58,6 @@ def test_a_call_or_a_coroutine_becomes_a_trace(sdk: StartedSdk) -> None:
     assert asyncio.run(later("Really?")) == "Really? Yes."
     fields = {"name": "answer", "input": "Really?", "output": "Really? Yes.", "model": "gpt-6-luna"}
     assert the_trace(sdk) == {**BASE, **fields, "tags": {"team": "a"}}
-    f = tracejudge.observe(name="f")(upper)
-    f("a")
-    f("b")
-    assert published(sdk) == [
-        {"trace_id": f"t{n}", "span_id": f"s{n}", "service": "shop", "name": "f", "input": i, "output": o}
-        for n, i, o in [(0, "a", "A"), (1, "b", "B")]
-    ]
 
 
 def test_input_and_output_are_what_was_given_and_returned(sdk: StartedSdk) -> None:
@@ -229,16 +222,34 @@ def test_methods_are_observed_without_their_object(sdk: StartedSdk) -> None:
         assert the_trace(sdk) == {**BASE, "name": name, "input": "q", "output": output}
 
 
-def test_a_decorated_function_stays_what_it_was() -> None:
+def test_a_decorated_function_stays_what_it_was_and_passes_all_through_without_init() -> None:
     async def coroutine(question: str) -> None:
         """Return a text."""
 
-    for function, is_kind in ((two, inspect.isfunction), (coroutine, inspect.iscoroutinefunction)):
-        decorated = tracejudge.observe(function)
+    def pieces(text: str) -> Iterator[str]:
+        yield from text
+
+    async def async_pieces(text: str) -> AsyncIterator[str]:
+        for piece in text:
+            yield piece
+
+    async def collect(stream: AsyncIterator[str]) -> list[str]:
+        return [piece async for piece in stream]
+
+    kinds = (inspect.isfunction, inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    for function, is_kind in zip((two, coroutine, pieces, async_pieces), kinds, strict=True):
+        decorated: Any = tracejudge.observe(function)
         assert is_kind(decorated)
         assert inspect.unwrap(decorated) is function
         assert (decorated.__name__, decorated.__doc__) == (function.__name__, function.__doc__)
         assert inspect.signature(decorated) == inspect.signature(function)
+    stream, async_stream = tracejudge.observe(pieces)("abc"), tracejudge.observe(async_pieces)("abc")
+    assert (inspect.isgenerator(stream), inspect.isasyncgen(async_stream)) == (True, True)
+    assert list(stream) == asyncio.run(collect(async_stream)) == ["a", "b", "c"]
+    thrown: Any = tracejudge.observe(pieces)("abc")
+    next(thrown)
+    with pytest.raises(KeyError):
+        thrown.throw(KeyError())
 
 
 def test_without_init_nothing_is_recorded_and_no_argument_looked_at() -> None:

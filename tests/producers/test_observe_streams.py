@@ -3,7 +3,6 @@
 import asyncio
 import contextvars
 import gc
-import inspect
 import logging
 import threading
 import uuid
@@ -262,18 +261,6 @@ def test_a_stream_may_go_on_in_another_context_and_is_a_span_within_a_trace(sdk:
         t.output = "".join(stream("abc"))
     span = {"span_id": "s1", "parent_id": "s0", "name": "stream", "status": "ok", "inputs": "abc", "outputs": "abc"}
     assert the_trace(sdk) == {**STREAM, "name": "answer", "output": "abc", "spans": [span]}
-
-
-def test_without_init_everything_passes_through_and_generators_stay_generators() -> None:
-    assert consume("abc") == consume_async("abc") == ["a", "b", "c"]
-    generator: Any = stream("abc")
-    next(generator)
-    with pytest.raises(KeyError):
-        generator.throw(KeyError())
-    assert inspect.isgeneratorfunction(stream)
-    assert inspect.isgenerator(stream(""))
-    assert inspect.isasyncgenfunction(async_stream)
-    assert inspect.isasyncgen(async_stream(""))
 
 
 # --- values: no foreign code, nothing raised into the host, bounded memory -------------------------------------------

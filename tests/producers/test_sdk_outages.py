@@ -263,16 +263,6 @@ def test_a_server_that_never_answers_blocks_nobody_and_is_left_in_time(
     assert caplog.messages[-1] == f"701 entries for Redis at {silent} abandoned"
 
 
-def test_a_buffer_is_full_by_items_or_bytes(start: Start, silent: str) -> None:
-    sdk = start(redis_url=silent, max_items=10)
-    publish_many(15)
-    assert sdk.client.totals() == Totals(published=15, accepted=10, dropped={"buffer_full": 5})
-    sdk = start(redis_url=silent, max_bytes=100_000)
-    for _ in range(15):
-        tracejudge.publish(output="x" * 10_000)
-    assert sdk.client.totals() == Totals(published=15, accepted=9, dropped={"buffer_bytes": 6})
-
-
 def test_drops_of_a_full_buffer_are_reported_when_redis_is_back(start: Start, own_redis: EmbeddedRedis) -> None:
     for drop, kept, accepted in (("newest", range(10), 10), ("oldest", range(5, 15), 15)):
         own_redis.kill()

@@ -1,4 +1,4 @@
-"""Programs and services that publish: their ends, forks, pools, event loops, and accounts that are exact."""
+"""Programs and services that publish: their ends, forks, pools, event loops, accounts, and each version of Python."""
 
 import itertools
 import json
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import redis
 from sdk_rig import Host, patient
+from support.distributions import build, install, interpreter, run
 from support.processes import free_port, wait_until
 
 from worker.base.embedded import EmbeddedRedis
@@ -209,24 +210,6 @@ def test_a_gevent_host_may_fork(host: Host) -> None:
         PATCH + BEGIN + 'publish("parent")\nassert tracejudge.flush(60)\nassert ended_well(publish_in_child("child"))'
     )
     assert sorted(host.left().by_producer.values()) == [["child"], ["parent"]]
-
-
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_host_on_a_loop_publishes_from_its_tasks(host: Host, loop: str) -> None:
-    tasks = """
-import asyncio, importlib
-async def work(first):
-    for number in range(first, first + 50):
-        publish(str(number))
-        await asyncio.sleep(0)
-async def main():
-    await asyncio.gather(*(work(first) for first in range(0, 1000, 50)))
-    assert await asyncio.to_thread(tracejudge.flush, 60)
-    publish("last")
-importlib.import_module(sys.argv[1]).run(main())
-"""
-    host.run_begun(tasks, loop)
-    host.assert_left(numbers(1_000, "last"))
 
 
 # --- ends ------------------------------------------------------------------------------------------------------------
@@ -523,3 +506,52 @@ def test_every_publication_arrives_or_is_reported_as_dropped(
     # From the first absence on: what the allocator cannot give back of a full buffer it keeps for the next.
     level = statistics.median(empty)
     assert all(abs(each - level) <= 10 * MIB for each in empty), [each // MIB for each in empty]
+
+
+# --- every Python of this machine ---
+VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+PROGRAM = """
+import importlib, pkgutil, sys
+import tracejudge
+for module in pkgutil.walk_packages(tracejudge.__path__, "tracejudge."):
+    importlib.import_module(module.name)
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from tracejudge.otel import TraceJudgeExporter
+
+@tracejudge.observe(kind="retriever")
+def search(query):
+    return ["Tea is hot."]
+
+@tracejudge.observe
+def ask(question):
+    return f"{search(question)[0]}"
+
+tracejudge.init()
+tracejudge.publish("Is tea hot?", "published")
+tracejudge.publish(input={"a": 1}, output=b"converted", context=[("Tea is hot.", 0.5)])
+ask("Is tea hot?")
+provider = TracerProvider()
+exporter = TraceJudgeExporter()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+attributes = {"gen_ai.operation.name": "chat", "gen_ai.output.messages": '[{"role": "assistant", "content": "a span"}]'}
+with provider.get_tracer("shop").start_as_current_span("chat", attributes=attributes):
+    pass
+provider.shutdown()
+assert tracejudge.flush(30)
+print("%d.%d" % sys.version_info[:2])
+"""
+
+
+@pytest.mark.slow("installs the SDK in an environment of each interpreter")
+def test_the_installed_sdk_publishes_on_each_python(host: Host, tmp_path: Path) -> None:
+    (wheel,) = build(tmp_path / "dist").glob("tracejudge-*.whl")
+    pythons = {version: python for version in VERSIONS if (python := interpreter(version)) is not None}
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" in pythons
+    program = host.write("program.py", PROGRAM)
+    settings = {name: value for name, value in host.environment().items() if name.startswith("TRACEJUDGE_")}
+    for place, (version, python_path) in enumerate(pythons.items(), 1):
+        python = install(tmp_path / version, python_path, f"{wheel}[otel]")
+        done = run([python, "-W", "error", program], tmp_path, settings)
+        assert (done.returncode, done.stdout.strip(), done.stderr) == (0, version, ""), done.stderr
+        assert host.left().outputs == sorted(["Tea is hot.", "a span", "converted", "published"] * place), version

@@ -28,6 +28,7 @@ _SCALARS: Final = SCALARS | {id(str), id(bytes)}
 _STRUCTS: Final = frozenset(map(id, (Message, Document, ToolCall, Span, Usage, Feedback)))
 _ITERATORS: Final = frozenset(map(id, (GeneratorType, map, filter, zip)))
 _MAX_READ: Final = 1_000
+_LONGEST_S: Final = 0.5
 _SHORTEST_S: Final = 0.05
 _SLOW_S: Final = 2.0
 _MAX_STUCK: Final = 4
@@ -105,7 +106,7 @@ class ItemEncoder:
             except RuntimeError:  # the system has no more threads, or the interpreter ends
                 return task()
             # After some slow values each has little time, as the traces behind it wait.
-            if not done.wait(0.5 if self._slow_s < _SLOW_S else _SHORTEST_S):
+            if not done.wait(_LONGEST_S if self._slow_s < _SLOW_S else _SHORTEST_S):
                 self._stuck.append(thread)
         spent_s = time.monotonic() - began_s
         self._slow_s = self._slow_s * 0.98 + (spent_s if spent_s > _SHORTEST_S / 2 else 0.0)

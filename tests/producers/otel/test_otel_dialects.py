@@ -264,41 +264,8 @@ def test_any_spans_give_nothing_or_a_trace_the_worker_can_read(group: SpanGroup)
         msgspec.json.decode(msgspec.json.encode(Trace(service="shop", **fields)), type=Trace)
 
 
-def nested(depth: int) -> object:
-    return [nested(depth - 1)] if depth else "end"
-
-
-HALF = "\ud83d"  # of an emoji: cut in two by a limit on attributes
-STRANGE: dict[str, dict[str, Any]] = {
-    "name": {"name": HALF},
-    "half_characters": {
-        "status": "error",
-        "description": HALF,
-        "attributes": {
-            names.INPUT_MESSAGES: [{"role": HALF, "content": "a"}, {"role": "user", "content": HALF, "name": HALF}],
-            names.OUTPUT_MESSAGES: [{"role": "assistant", "content": HALF}],
-            "gen_ai.response.model": HALF,
-            "session.id": HALF,
-            HALF: HALF,
-        },
-    },
-    "json_as_python_writes_it": {
-        "attributes": {
-            names.OUTPUT_MESSAGES: '[{"role": "assistant", "tool_calls": [{"name": "t", "arguments": '
-            '{"half": "\\ud83d", "none": NaN, "large": 1%s, "endless": 1e999}}]}]' % ("0" * 4000)
-        }
-    },
-    "attributes": {
-        "attributes": {
-            "none": float("nan"),
-            "large": 10**5000,
-            "deep": nested(500),
-            "bytes": b"\xff",
-            "foreign": object(),
-            "keys": {1: "a", None: "b"},
-        }
-    },
-}
+# Among them halves of emojis: limits on attributes cut them in two.
+STRANGE = cases("strange_spans")
 
 
 @each_case("fields", STRANGE.values(), ids=STRANGE)

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -138,54 +137,31 @@ def test_a_flush_does_not_wait_for_late_spans_and_leaves_open_traces_open(
     assert caplog.messages == ["OpenTelemetry spans left out since the start, by reason: late 1"]
 
 
-class Watched:
-    """A lock that tells when somebody has to wait for it."""
+def test_losses_that_two_threads_would_say_are_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        """Lets another thread report where the first notes for the first time what it says."""
 
-    def __init__(self, lock: Any) -> None:
-        self._lock = lock
-        self.keeps_waiting = threading.Event()
+        noted = 0
 
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            self.keeps_waiting.set()
-            self._lock.acquire()
+        def __get__(self, *_: object) -> int:
+            return self.noted
 
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
+        def __set__(self, _: object, count: int) -> None:
+            if count and other.ident is None:
+                other.start()
+                other.join(0.2)  # it has to wait for the lock
+            self.noted = count
 
-
-class Hesitating(TraceJudgeExporter):
-    """Stands still where it notes for the first time what it says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = Watched(self._lock)
-        self._minute = Once(itertools.count(step=3600).__next__)  # else the second would not be said so soon
-        self.hesitates, self.goes_on = threading.Event(), threading.Event()
-
-    @property
-    def _reported(self) -> int:
-        return self._noted
-
-    @_reported.setter
-    def _reported(self, count: int) -> None:
-        if count and not self.hesitates.is_set():
-            self.hesitates.set()
-            assert self.goes_on.wait(PATIENCE_S)
-        self._noted = count
-
-
-def test_losses_that_two_threads_would_say_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    exporter = Hesitating()
+    exporter = TraceJudgeExporter()
+    exporter._minute = Once(itertools.count(step=3600).__next__)  # else the second would not be said so soon
     exporter._lose(Loss.LATE)
-    first, other = threading.Thread(target=exporter._report), threading.Thread(target=exporter._report)
+    del exporter._reported
+    monkeypatch.setattr(TraceJudgeExporter, "_reported", Interrupted(), raising=False)
+    other = threading.Thread(target=exporter._report)
     with caplog.at_level(logging.WARNING, "tracejudge"):
-        first.start()
-        assert exporter.hesitates.wait(PATIENCE_S)
-        other.start()
-        wait_until(lambda: exporter._lock.keeps_waiting.is_set() or not other.is_alive())
-        exporter.goes_on.set()
-        first.join(PATIENCE_S)
+        exporter._report()
         other.join(PATIENCE_S)
         exporter.shutdown()
     assert caplog.messages == ["OpenTelemetry spans left out since the start, by reason: late 1"]
@@ -332,7 +308,78 @@ def test_tools_of_the_hook_are_called_and_answer_and_nothing_raises_into_the_hos
 
 # --- programs: how they end, how they fork, what gevent does to them -------------------------------------------------
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAM = """
+import os, sys, threading, tracejudge
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from tracejudge.otel import TraceJudgeExporter, exporter as module
+CHAT = {"gen_ai.operation.name": "chat", "gen_ai.completion": "Yes."}
+def provider(exporter, kind=SimpleSpanProcessor, **options):
+    made = TracerProvider()
+    made.add_span_processor(kind(exporter, **options))
+    return made
+def ask(tracer):
+    tracer.start_span("chat", attributes=CHAT).end()
+"""
+ENDING = """
+# A busy machine takes longer to load Redis, and to end, than a process has for that.
+tracejudge.init.__kwdefaults__["exit_timeout_s"] = module._END_TIMEOUT_S = 60
+module._TIMEOUT_MS = 60_000
+order = sys.argv[1]
+if order == "automatic":
+    from opentelemetry.sdk._configuration import _OTelSDKConfigurator
+    _OTelSDKConfigurator().configure()
+else:
+    if order == "first":
+        tracejudge.init()
+    made = provider(TraceJudgeExporter(), BatchSpanProcessor, schedule_delay_millis=50)
+    trace.set_tracer_provider(made)
+if order == "last":
+    tracejudge.init()
+    ask(trace.get_tracer("shop"))
+    made.force_flush()  # as the processor does by itself in time
+ask(trace.get_tracer("shop"))
+"""
+# Forks while its exporter holds a span and another thread its locks, and prints how many spans each process holds.
+FORKING = """
+tracejudge.init(disabled=True)
+exporter = TraceJudgeExporter(late_span_wait_s=600)
+tracer = provider(exporter).get_tracer("shop")
+held, enough = threading.Event(), threading.Event()
+def hold():  # in the order of the exporter itself: the other way round the two could wait for each other
+    with exporter._working, exporter._lock:
+        held.set()
+        enough.wait()
+ask(tracer)
+holder = threading.Thread(target=hold)
+holder.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    before = exporter._spans.held_spans
+    ask(tracer)
+    os.write(1, f"child {before} {exporter._spans.held_spans}\\n".encode())
+    exporter.shutdown()
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+enough.set()
+holder.join()
+os.write(1, f"parent {status} {exporter._spans.held_spans}\\n".encode())
+"""
+GREENLETS = """
+import gevent
+tracejudge.init()
+exporter = TraceJudgeExporter(late_span_wait_s=0)
+tracer = provider(exporter).get_tracer("shop")
+def request(number):
+    with tracer.start_as_current_span(f"request {number}"):
+        gevent.sleep(0.001)
+        with tracer.start_as_current_span("chat", attributes=CHAT):
+            gevent.sleep(0.001)
+gevent.joinall([gevent.spawn(request, number) for number in range(20)], raise_error=True)
+assert exporter.force_flush(60_000)
+"""
 AUTOMATIC = {"OTEL_TRACES_EXPORTER": "tracejudge", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
 QUIET = {"PYTHONWARNINGS": "ignore"}  # of libraries
 
@@ -340,22 +387,22 @@ QUIET = {"PYTHONWARNINGS": "ignore"}  # of libraries
 def test_a_short_script_loses_nothing_whoever_was_set_up_first_and_needs_no_line_of_code(host: Host) -> None:
     for order, count in (("first", 1), ("last", 2), ("automatic", 1)):
         before = len(host.left().traces)
-        host.run(PROGRAMS / "ending.py", order, **QUIET, **(AUTOMATIC if order == "automatic" else {}))
+        host.run(PROGRAM + ENDING, order, **QUIET, **(AUTOMATIC if order == "automatic" else {}))
         assert len(host.left().traces) - before == count, order
 
 
 def test_a_missing_variable_is_logged_and_breaks_nothing(host: Host) -> None:
-    program = host.begin(PROGRAMS / "ending.py", "automatic", **QUIET, **AUTOMATIC, TRACEJUDGE_SERVICE="")
+    program = host.begin(PROGRAM + ENDING, "automatic", **QUIET, **AUTOMATIC, TRACEJUDGE_SERVICE="")
     _, errors = host.end(program)
     assert errors.startswith("OTEL_TRACES_EXPORTER=tracejudge publishes nothing: service is missing")
 
 
 def test_a_forked_child_begins_with_nothing_whatever_was_locked(host: Host) -> None:
-    assert host.run(PROGRAMS / "forking.py", **QUIET).splitlines() == ["child 0 1", "parent 0 1"]
+    assert host.run(PROGRAM + FORKING, **QUIET).splitlines() == ["child 0 1", "parent 0 1"]
 
 
 def test_greenlets_go_on_while_the_exporter_waits(host: Host) -> None:
-    host.run(PROGRAMS / "greenlets.py", **QUIET)
+    host.run("from gevent import monkey; monkey.patch_all()" + PROGRAM + GREENLETS, **QUIET)
     assert len(host.left().traces) == 20
 
 

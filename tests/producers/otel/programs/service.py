@@ -1,9 +1,9 @@
 """A service in a process of its own, instrumented as its argument says: instrumentations patch for good.
 
-    python service.py official|arize|traceloop SCENARIO BASE_URL
+    python service.py official|arize|traceloop BASE_URL
 
 It sets up OpenTelemetry with our exporter, unless a variable names our completion hook, and answers one question from
-documents (`rag`) or with a tool (`tools`), through the real client of OpenAI. TRACEJUDGE_* variables say where traces
+documents and one with a tool, through the real client of OpenAI. TRACEJUDGE_* variables say where traces
 go. Documents and tool are written by OpenTelemetry's GenAI utilities (official), by OpenInference's tracer (arize), and
 as OpenLLMetry's vector stores and decorators do (traceloop).
 """
@@ -117,7 +117,7 @@ def answer_with_a_tool(client: OpenAI, name: str) -> None:
     client.chat.completions.create(model="small", messages=messages, tools=TOOLS)
 
 
-def main(name: str, scenario: str, base_url: str) -> None:
+def main(name: str, base_url: str) -> None:
     tracejudge.init()
     instrumentor = importlib.import_module(INSTRUMENTORS[name]).OpenAIInstrumentor()
     provider = TracerProvider()
@@ -126,8 +126,9 @@ def main(name: str, scenario: str, base_url: str) -> None:
     trace.set_tracer_provider(provider)
     instrumentor.instrument()
     client = OpenAI(base_url=base_url, api_key="none", max_retries=0)
-    with trace.get_tracer("shop").start_as_current_span("POST /ask"):
-        {"rag": answer_from_documents, "tools": answer_with_a_tool}[scenario](client, name)
+    for answer in (answer_from_documents, answer_with_a_tool):
+        with trace.get_tracer("shop").start_as_current_span("POST /ask"):
+            answer(client, name)
     provider.shutdown()
     assert tracejudge.flush(60)
 
