@@ -62,6 +62,20 @@ PROVIDERS: Final[dict[str, Provider]] = {
     "scripted": Provider("judges.models.scripted", has_check=True),
 }
 
+# Addresses with the API of OpenAI, by names that users give as a provider.
+_COMPATIBLE: Final[Mapping[str, str]] = {
+    "azure": "https://RESOURCE.openai.azure.com/openai/v1",
+    "bedrock": "https://bedrock-runtime.REGION.amazonaws.com/openai/v1",
+    **dict.fromkeys(("gemini", "google"), "https://generativelanguage.googleapis.com/v1beta/openai"),
+    "groq": "https://api.groq.com/openai/v1",
+    "litellm": "http://localhost:4000/v1",
+    "llamacpp": "http://localhost:8080/v1",
+    "lmstudio": "http://localhost:1234/v1",
+    "mistral": "https://api.mistral.ai/v1",
+    "ollama": "http://localhost:11434/v1",
+    "openrouter": "https://openrouter.ai/api/v1",
+    "vllm": "http://localhost:8000/v1",
+}
 # Fields of a request that TraceJudge sets.
 _OURS: Final = frozenset({
     "model", "messages", "system", "temperature", "response_format", "output_config", "tools", "tool_choice", "stream",
@@ -102,7 +116,9 @@ def find(settings: ModelSettings) -> Provider:
     """Find the provider that the settings name, or raise ``ModelSettingsError``."""
     if settings.provider not in PROVIDERS:
         names = ", ".join(sorted(PROVIDERS))
-        raise ModelSettingsError(f"provider: must be one of {names}; most endpoints are openai, with a base_url")
+        url = _COMPATIBLE.get(re.sub(r"[\W_]|openai|ai$", "", settings.provider.lower()))
+        fix = f'set provider = "openai", base_url = "{url}"' if url else "most endpoints are openai, with a base_url"
+        raise ModelSettingsError(f"provider: must be one of {names}; {fix}")
     return PROVIDERS[settings.provider]
 
 

@@ -24,6 +24,11 @@ MAX_ANSWER_CHARS: Final = 400_000  # No judge's answer is longer; parsing a long
 _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
 _INVISIBLE: Final = "\ufeff\u200b\u2060\0"  # A byte order mark before the first line, or the like.
 _MARK: Final = re.compile(rf"<<(?:end )?\w[\w .-]{{0,60}} [0-9a-f]{{12}}>>|{_RULES_HEADING}")
+# What models that are too small write for reasons: what the form of a prompt shows in their place.
+_PLACEHOLDER: Final = re.compile(
+    r"\s*(?:let's think step by step\W{0,9})?(?:<(?:your )?(?:text|reasons|rationale)>|yes\|no|\.\.\.|\u2026)\.?\s*",
+    re.IGNORECASE,
+)
 REASONS: Final = ("rationale", "justification", "reason", "reasoning", "explanation")
 # Keys of an object in place of a value: of the value, and of fields beside it.
 _VALUES: Final = frozenset({"", "value", "score", "rating", "grade", "result", "verdict", "answer", "label"})
@@ -156,8 +161,11 @@ def text_field(answer: Mapping[str, object], key: str) -> str:
 
 
 def reasons_field(answer: Mapping[str, object], key: str) -> str:
-    """Return the reasons of an answer; null says as little as an empty text."""
-    return "" if answer[key] is None else text_field(answer, key)
+    """Return the reasons of an answer, or raise ``InvalidAnswerError``; null says as little as an empty text."""
+    reasons = "" if answer[key] is None else text_field(answer, key)
+    if _PLACEHOLDER.fullmatch(reasons):
+        raise InvalidAnswerError(f"`{key}` is copied from the form")
+    return reasons
 
 
 def value_field(answer: Mapping[str, object], key: str) -> object:

@@ -152,6 +152,8 @@ def test_init_writes_a_file_without_findings_and_never_over_another(run: Run) ->
         Path("local.toml").write_text(text, encoding="utf-8")
         model = load({"OPENAI_API_KEY": "k"}, "local.toml").models["default"]
         assert (model.base_url, model.model, model.provider) == (url, "m", "openai")
+        # One machine answers few requests at once, and slowly.
+        assert (model.timeout_s == 300, model.max_in_flight == 2) == (not needs_key, not needs_key), url
     absent = run("init", "--output", "absent/t.toml")
     assert (absent.code, "absent/t.toml: No such file" in absent.err) == (2, True)
     # Every commented line of the file can be switched on.

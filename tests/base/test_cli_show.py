@@ -49,6 +49,7 @@ ROWS = (
 )
 TRACES: list[dict[str, Any]] = [dict(zip(NAMES, row, strict=True)) for row in ROWS]
 TRACES[0]["tool_calls"] = TOOLS
+TRACES[1] |= {"session_id": "chat-17", "user_id": "u-1729", "tags": {"plan": "gold", "language": "en"}}
 JUDGES = ("facts_grounding", "ragbench", "ragbench_sources", "retrieval_relevance")
 
 

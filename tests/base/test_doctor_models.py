@@ -183,6 +183,9 @@ def test_a_real_question_is_asked_only_on_request(run: Run, model_of: Configured
     endpoint.behaviour = replies.failing(404, "no such model")
     message = f'HTTP 404 from {endpoint.base_url}/chat/completions; check base_url and model; it says: "no such model"'
     assert model_of.ask(endpoint.base_url)[:2] == ("broken", message)
+    endpoint.behaviour = replies.hangs()
+    slow = model_of.ask(endpoint.base_url, timeout_s=0.2)
+    assert (slow.result, "raise `timeout_s` or lower" in slow.mend) == ("broken", True)
 
 
 @pytest.mark.parametrize("dialect", ["openai", "systemone"])
@@ -349,6 +352,7 @@ def test_what_workers_gave_up_on_and_left_behind(run: Run, server: EmbeddedRedis
     assert "XGROUP DESTROY tracejudge:verdicts receiver:old" in removed[2]
     open_circuits = ("broken", "open, since the endpoint fails or rejects requests: gpt")
     assert parts["circuits"][:2] == open_circuits
+    assert "raise `timeout_s` or lower `max_in_flight`" in parts["circuits"][2]
     assert parts["accounting"] == ("broken", "they do not balance: 5 lost", "see `tracejudge account`")
     store.call(lambda client: client.hset(store.keys.account_all, "scored", 7))
     assert parts_of(run, server)["accounting"].what == "they do not balance: 2 counted twice"
@@ -406,6 +410,12 @@ def test_rules_that_match_nothing_are_named(
     assert "rule all" not in parts
     monkeypatch.setenv("TRACEJUDGE_RULES", json.dumps(rules[:1]))
     assert parts_of(run, server)["rules"] == ("ok", "each matched some of 3 traces of the last day", "")
+    assert "service names" not in parts
+    trace = json.dumps({"trace_id": "4", "service": "unknown_service:node", "output": "a"})
+    store.call(lambda client: client.xadd(store.keys.traces, {"v": 1, "t": trace}))
+    unnamed = parts_of(run, server)["service names"]
+    assert unnamed[:2] == ("warning", "without a name: unknown_service:node")
+    assert "OTEL_SERVICE_NAME" in unnamed[2]
 
 
 def test_two_senders_of_one_call_in_two_partitions_are_named(clustered: Run, cluster: Cluster, prefix: str) -> None:

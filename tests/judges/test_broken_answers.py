@@ -253,6 +253,12 @@ SLIPS = {
         "READ",
     ),
     "null for the reasons": Case(in_text(None), "READ"),
+    "the form's placeholder for the reasons": Case(
+        lambda f: [
+            text for copied in ("<text>", "yes|no", "Let's think step by step. ...") for text in in_text(copied)(f)
+        ],
+        "ASKED",
+    ),
     "null for a label": Case(lambda f: [f.text(**{f.verdict_key: None})], "ASKED"),
     "NaN or Infinity for the verdict": Case(
         lambda f: numbers(f, f.verdict_key, "NaN", "Infinity", "-Infinity"), "ASKED"

@@ -57,6 +57,8 @@ from tracejudge.model import (
 
 _PAIR: Final = 2
 _EMPTY: Final[tuple[Any, ...]] = ("", b"", [], (), {})
+# Thoughts that a server left at the beginning of the answer's text.
+_THOUGHTS: Final = re.compile(r"\A\s*<(think|thinking)>.*?</\1>\s*(?=\S)", re.DOTALL)
 _COUNTS: Final = frozenset({"input_tokens", "output_tokens"})
 
 
@@ -124,6 +126,8 @@ def convert_trace(fields: Mapping[str, Any], notes: Notes, *, sends_content: boo
         if "error" not in read:
             notes.add("missing", "output")
         read["output"] = ""
+    # Judges see what the user saw; an answer of thoughts alone stays.
+    read["output"] = _THOUGHTS.sub("", read["output"], count=1)
     return read
 
 

@@ -31,7 +31,7 @@ from worker.base.commands.options import JSON, OUT, REDIS, amount, config_file, 
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.settings import all_receivers
-from worker.base.doctor.finding import Check, Finding, broken, examine, ok, warning
+from worker.base.doctor.finding import SLOW_MODEL, Check, Finding, broken, examine, ok, warning
 from worker.base.doctor.lint import examine as examine_configuration
 from worker.base.doctor.lint import finding_of
 from worker.base.doctor.matching import newest_traces
@@ -284,7 +284,7 @@ def circuits(store: Store) -> Sequence[Finding]:
     opened = sorted({model for models in live_circuits(store) for model, open_s in models.items() if open_s})
     if not opened:
         return [ok("circuits", "none is open")]
-    fix = "fix the endpoint or its key; workers retry by themselves, and their log quotes its answer"
+    fix = f"fix the endpoint or its key; {SLOW_MODEL}; workers retry by themselves, and their log quotes its answer"
     return [broken("circuits", f"open, since the endpoint fails or rejects requests: {', '.join(opened)}", fix)]
 
 

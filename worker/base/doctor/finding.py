@@ -12,6 +12,8 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from worker.core.storage.client import StoreError
 
+SLOW_MODEL: Final = "if calls time out, raise `timeout_s` or lower `max_in_flight` of the model"
+
 
 class Finding(Struct, frozen=True):
     """The state of one part: what is wrong and how to fix it; of a working part, its details."""

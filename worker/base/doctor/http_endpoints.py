@@ -29,7 +29,7 @@ from judges.models.http import HttpEndpoint, Reply, ReplyTooLongError
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check, decides, model_kind
 from judges.models.reply_errors import content_type, quote_message, read_fault
 from tracejudge.redis_url import mask_url
-from worker.base.doctor.finding import Finding, broken, cause_of, chain, misconfigured, ok, warning
+from worker.base.doctor.finding import SLOW_MODEL, Finding, broken, cause_of, chain, misconfigured, ok, warning
 from worker.core.config.serving import Listen, Tls
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.telemetry.http_server import HttpAuth
@@ -181,10 +181,10 @@ def ask(
     except ModelSettingsError:
         return []  # reported by the check of the endpoint
     except ModelError as error:
-        fix = "check base_url, model and key; the log of the endpoint says more"
+        fix = SLOW_MODEL if error.reason == "timeout" else "check base_url, model and key; its log says more"
         return [broken(part, with_message(str(error), error.message), fix)]
     except TimeoutError:
-        return [broken(part, f"no answer within {ASK_S:g} s", "check whether the endpoint is overloaded")]
+        return [broken(part, f"no answer within {ASK_S:g} s", SLOW_MODEL)]
     tokens = f"{response.input_tokens} tokens in, {response.output_tokens} out"
     if not response.input_tokens and not response.output_tokens:
         cost = "it reports no tokens, so the cost is unknown"

@@ -69,7 +69,10 @@ def _endpoint(base_url: str, model: str) -> str:
         raise click.UsageError(f"--base-url: {base_url} is no address; write it as http://localhost:8000/v1")
     lines = ["# The model that judges where a rule names none.", "[models.default]"]
     lines += [f"base_url = {json.dumps(base_url)}", f"model = {json.dumps(model)}"]
-    if not re.match(r"https?://(localhost|127\.\d+\.\d+\.\d+|\[::1\])([:/]|$)", base_url):
+    if re.match(r"https?://(localhost|127\.\d+\.\d+\.\d+|\[::1\])([:/]|$)", base_url):
+        lines += ["# One machine answers few requests at once, and slowly: with more in flight, calls time out."]
+        lines += ["max_in_flight = 2", "timeout_s = 300"]
+    else:
         lines += ['api_key_env = "OPENAI_API_KEY"        # the name of the variable, never the key']
     return "\n".join(lines)
 
@@ -85,7 +88,8 @@ def command(*, output: str, base_url: str | None, model: str, force: bool, print
     """Write a commented configuration to edit.
 
     With it the model at --base-url judges every trace, else the built-in heuristic. A budget and other keys are there
-    as comments. An endpoint of this machine needs no key, every other the one in OPENAI_API_KEY.
+    as comments. An endpoint of this machine needs no key and gets few calls at once, every other the key in
+    OPENAI_API_KEY.
     An existing file is never replaced without --force.
     """
     text = _TEXT.replace("{default}", _HEURISTIC if base_url is None else _endpoint(base_url, model))

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from judges.registry import load_judges
 from worker.base.commands.completion import remember_services
@@ -51,11 +51,19 @@ def newest_traces(settings: Settings, store: Store) -> Sequence[Finding]:
         what = f"rule {name!r} matched none of {services.total():,} traces of the last day; {seen}"
         findings.append(warning(f"rule {name}", what, fix))
     findings = findings or [ok("rules", f"each matched some of {services.total():,} traces of the last day")]
+    findings += _unnamed(services)
     # Traces of one session lie in one partition, where the second telling of a call is left out.
     if twice and len(store.partitions) > 1 and not settings.judge_duplicates:
         what = f"one call is told by {_sender(twice[0])} and by {_sender(twice[1])}, and judged twice"
         findings.append(warning("same call", what, "give both the same session id, or let one of them publish"))
     return findings
+
+
+def _unnamed(services: Iterable[str]) -> Sequence[Finding]:
+    """Look for the name that OpenTelemetry's SDKs write where none is configured, as `unknown_service:node`."""
+    names = sorted(name for name in services if name.startswith("unknown_service"))
+    fix = "set OTEL_SERVICE_NAME there, or `service.name` of the OpenTelemetry resource"
+    return [warning("service names", f"without a name: {', '.join(names)}", fix)] if names else []
 
 
 def _sender(entry: TraceEntry) -> str:

@@ -171,9 +171,12 @@ def _print_trace(published: FoundTrace, most: int) -> None:
     trace: Trace = published.trace
     when = "" if published.published_ms is None else f", published {_time(published.published_ms / 1000)}"
     names = (("environment", trace.environment), ("release", trace.release), ("name", trace.name))
-    details = "".join(f", {name} {value}" for name, value in (*names, ("model", trace.model)) if value)
+    ids = (("model", trace.model), ("session", trace.session_id), ("user", trace.user_id))
+    details = "".join(f", {name} {value}" for name, value in (*names, *ids) if value)
     span = f", span {trace.span_id}" if trace.span_id else ""
     _line(f"service {trace.service}{span}{details}{when} (text from the {published.source})", "dim")
+    if trace.tags:
+        _text("tags:", ", ".join(f"{name}={value}" for name, value in sorted(trace.tags.items())), most)
     for message in trace.messages or ():
         if message.content:
             _text(f"{plain(message.role)}:", message.content, most)
