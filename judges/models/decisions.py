@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from judges.core.decision import Decision, Question, read_probabilities
 from judges.core.model import BadModelRequestError, ChatRequest, ChatResponse, Dialect, ModelSettings
-from judges.models.http import HttpEndpoint
-from judges.models.provider import ProbeRequest, bearer, join_path, read_access
-from judges.models.replies import UNREADABLE, decode_reply, openai_quota, reply_fields
+from judges.models.http import EndpointModel
+from judges.models.provider import bearer, join_path, read_access
+from judges.models.replies import UNREADABLE, decode_reply, read_quota, reply_fields
 from judges.models.reply_errors import no_chat_reply, read_fault, translated
 
 T = TypeVar("T")
@@ -173,15 +173,12 @@ _FORMS: Final[Mapping[Dialect, _Form]] = {
 }
 
 
-class DecisionModel:
+class DecisionModel(EndpointModel):
     """A model behind an endpoint for decisions."""
 
     def __init__(self, settings: ModelSettings, api_key: str | None, proxy: str | None = None) -> None:
-        self.settings = settings
         self._form = _FORMS[settings.dialect or "openai"]
-        self._endpoint = HttpEndpoint(
-            join_path(settings.base_url or "", self._form.path), bearer(api_key), settings, proxy
-        )
+        super().__init__(settings, join_path(settings.base_url or "", self._form.path), bearer(api_key), proxy)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer the questions of one request, or raise ``ModelError``."""
@@ -205,20 +202,11 @@ class DecisionModel:
             output_tokens=fields.tokens[1],
             model=fields.model,
             invalid=fields.invalid,
-            quota=openai_quota(reply.headers),
+            quota=read_quota(reply.headers),
             decisions=response.decisions,
         )
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._endpoint.aclose()
 
 
 def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> DecisionModel:
     """Make the model of checked settings, or raise ``ModelSettingsError``."""
     return DecisionModel(*read_access(settings, environment, proxy, settings.base_url or ""))
-
-
-def probe(settings: ModelSettings, key: str | None) -> ProbeRequest:
-    """Make the request that lists models."""
-    return ProbeRequest(join_path(settings.base_url or "", "/models"), bearer(key))
