@@ -134,7 +134,7 @@ async def evaluate(  # noqa: PLR0911 - each is a way in which it ends
         answered = await _in_time(AnswerLoop(call, stats), truncated.prompts, deadline)
     except UnscoredError as error:
         if judge.exploration is not None:
-            error = agent().RetryGuard(judge.exploration.limits, earlier_calls, calls, deadline).end(error)
+            error = agent().end_of_attempt(error, judge.exploration.limits, earlier_calls, calls, deadline)
         cause = error.error or ModelError("")
         return Assessment(
             "unscored",
