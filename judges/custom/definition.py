@@ -82,24 +82,15 @@ def listed(names: Iterable[str]) -> str:
 
 
 _OF_OTHERS: Final[Mapping[str, str]] = {
-    "hallucination": "groundedness",
-    "hallucinations": "groundedness",
-    "toxicity": "safety",
-    "harmfulness": "safety",
-    "answer_relevancy": "answer_relevance",
-    "response_relevancy": "answer_relevance",
-    "context_precision": "retrieval_relevance",
-    "contextual_precision": "retrieval_relevance",
-    "contextual_relevancy": "retrieval_relevance",
-    "context_recall": "context_sufficiency",
-    "contextual_recall": "context_sufficiency",
+    **dict.fromkeys(("hallucination", "hallucinations"), "groundedness"),
+    **dict.fromkeys(("toxicity", "harmfulness"), "safety"),
+    **dict.fromkeys(("answer_relevancy", "response_relevancy"), "answer_relevance"),
+    **dict.fromkeys(("context_precision", "contextual_precision", "contextual_relevancy"), "retrieval_relevance"),
+    **dict.fromkeys(("context_recall", "contextual_recall"), "context_sufficiency"),
     "factual_correctness": "correctness",
-    "max_concurrency": "max_in_flight",
-    "concurrency": "max_in_flight",
+    **dict.fromkeys(("max_concurrency", "concurrency"), "max_in_flight"),
     "api_key": "api_key_env",
-    "url": "base_url",
-    "endpoint": "base_url",
-    "api_base": "base_url",
+    **dict.fromkeys(("url", "endpoint", "api_base"), "base_url"),
 }
 """Names that other tools have for judges and keys."""
 
