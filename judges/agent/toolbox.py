@@ -1,7 +1,7 @@
 """The tools over one trace, called by name, with the times of its steps."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -198,31 +198,14 @@ class _Timed(NamedTuple):
         return self.end - self.start
 
 
-class _Group(NamedTuple):
-    """Children of one parent without a gap between them, two or more of them concurrent."""
-
-    parent_id: str | None
-    timed: Sequence[_Timed]
-    end: float
-    most_at_once: int
-
-    @property
-    def sum_s(self) -> float:
-        return sum(each.duration_s for each in self.timed)
-
-    @property
-    def took_s(self) -> float:
-        return self.end - self.timed[0].start
-
-
 def report(steps: Steps) -> dict[str, object]:
     """Report the times of a trace; lists are sorted by weight and truncated."""
     timed = _timed(steps)
     children: defaultdict[str | None, list[_Timed]] = defaultdict(list)
     for each in timed:
         children[each.step.parent_id].append(each)
-    groups = [group for parent_id, siblings in children.items() for group in _overlapping(parent_id, siblings)]
-    groups.sort(key=lambda group: group.took_s - group.sum_s)
+    overlaps = [each for siblings in children.values() for each in _overlaps(steps, siblings)]
+    overlaps.sort(key=lambda overlap: -overlap[0])
     return {
         "spans": len(steps),
         "spans_without_usable_times": len(steps) - len(timed),
@@ -230,18 +213,7 @@ def report(steps: Steps) -> dict[str, object]:
         "slowest": _largest(steps, timed, lambda each: each.duration_s),
         "most_time_by_themselves": _largest(steps, timed, lambda each: each.self_s),
         "by_kind": _by_kind(timed),
-        "overlaps": [
-            {
-                "parent_id": group.parent_id,
-                "spans": len(group.timed),
-                "span_ids": [each.step.id for each in group.timed[:_LISTED]],
-                "most_at_once": group.most_at_once,
-                "start_s": rounded(steps.since_start(group.timed[0].start)),
-                "end_s": rounded(steps.since_start(group.end)),
-                "sum_s": rounded(group.sum_s),
-            }
-            for group in groups[:_LISTED]
-        ],
+        "overlaps": [row for _, row in overlaps[:_LISTED]],
     }
 
 
@@ -266,7 +238,8 @@ def _covered(start: float, end: float, parts: Iterable[tuple[float, float]]) -> 
     return covered
 
 
-def _overlapping(parent_id: str | None, siblings: Sequence[_Timed]) -> list[_Group]:
+def _overlaps(steps: Steps, siblings: Sequence[_Timed]) -> Iterator[tuple[float, dict[str, object]]]:
+    """Yield the time gained by each group of children of one parent that ran at the same time, and its row."""
     groups: list[list[_Timed]] = []
     reached = float("-inf")
     for each in sorted(siblings, key=lambda each: (each.start, each.end)):
@@ -275,14 +248,22 @@ def _overlapping(parent_id: str | None, siblings: Sequence[_Timed]) -> list[_Gro
         else:
             groups.append([each])
         reached = max(reached, each.end)
-    overlapping = []
-    for group in groups:
+    for group in (group for group in groups if len(group) > 1):
         # At one instant ends come before starts: steps that only touch do not overlap.
         changes = sorted(change for each in group for change in ((each.start, 1), (each.end, -1)))
-        most_at_once = max(accumulate(change for _, change in changes))
-        if len(group) > 1:
-            overlapping.append(_Group(parent_id, group, max(each.end for each in group), most_at_once))
-    return overlapping
+        start, end, sum_s = group[0].start, max(each.end for each in group), sum(each.duration_s for each in group)
+        yield (
+            sum_s - (end - start),
+            {
+                "parent_id": group[0].step.parent_id,
+                "spans": len(group),
+                "span_ids": [each.step.id for each in group[:_LISTED]],
+                "most_at_once": max(accumulate(change for _, change in changes)),
+                "start_s": rounded(steps.since_start(start)),
+                "end_s": rounded(steps.since_start(end)),
+                "sum_s": rounded(sum_s),
+            },
+        )
 
 
 def _largest(steps: Steps, timed: Iterable[_Timed], weight: Callable[[_Timed], float]) -> list[dict[str, object]]:

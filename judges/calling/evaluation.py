@@ -185,7 +185,7 @@ def _details(stats: "ExplorationStats | None", left_out: Mapping[str, int]) -> d
 
 async def _in_time(loop: "AnswerLoop", prompts: Sequence[Prompt], deadline: Deadline | None) -> list[AnsweredPrompt]:
     try:
-        async with deadline or nullcontext():
+        async with nullcontext() if deadline is None else deadline.block:
             return await loop.all(prompts)
     except TimeoutError as error:
         if deadline is None or not deadline.has_passed:

@@ -234,9 +234,6 @@ def amount(answer: Mapping[str, object], key: str, highest: float) -> float:
 
 def truth(answer: Mapping[str, object], key: str) -> bool:
     """Return a boolean of an answer, also from a string in any case; raises ``InvalidAnswerError``."""
-    value = answer[key]
-    if isinstance(value, bool):
-        return value
     value = value_field(answer, key)
     if isinstance(value, str):
         value = truth_of(value)

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Sequence
 
-import json_repair
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from tables import misread, outcome, table
 
 from judges.core.prompt import MATERIAL_RULES
 from judges.forms.yes_no import read
+from judges.parsing import object_reader
 from judges.parsing.answer import (
     AnswerError,
     InvalidAnswerError,
@@ -68,16 +68,17 @@ def test_half_a_surrogate_pair_is_replaced_so_that_the_verdict_can_be_encoded() 
 
 
 def test_what_is_readable_or_would_block_the_event_loop_is_not_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
-    """8 kB of openings took json-repair 2.5 s, in which no other evaluation moved."""
 
     def fail(*_: object) -> None:
         raise AssertionError("repaired")
 
-    monkeypatch.setattr(json_repair, "loads", fail)
+    for text in ('{"{"' * 500, "{" * 1000, '{"a": ' + "(" * 1000, "{" + "x" * 70_000):
+        began = time.thread_time()
+        assert outcome(read, text) == "InvalidAnswerError"
+        assert time.thread_time() - began < 1, text[:20]
+    monkeypatch.setattr(object_reader, "repair_json", fail)
     for text in (GOOD, f"Well: {GOOD}", f"```json\n{GOOD}\n```"):
         assert read(text) == json.loads(GOOD)
-    for text in ('{"{"' * 500, "{" * 1000, '{"a": ' + "(" * 1000, "{" + "x" * 70_000):
-        assert outcome(read, text) == "InvalidAnswerError"
 
 
 def test_a_long_answer_is_read_within_a_second() -> None:

@@ -34,7 +34,7 @@ class TestRepair:
             assert list(map(type, value.values())) == list(map(type, expected.values())), name
             assert text[end:].strip("\n`") == "", name
 
-    @each_case("text", [*TABLES["unmendable"].values(), json.dumps({"a": "x" * 70_000})[:-1] + ",}"])
+    @each_case("text", TABLES["unmendable"].values())
     def test_ambiguous_json_is_not_repaired(self, text: str) -> None:
         with pytest.raises(UnrepairableError):
             repair_json(text, 0)
@@ -147,13 +147,18 @@ class TestObjects:
         [
             *("a" * 399_000, "{" * 399_000, "{\n" * 199_000, '{"' * 199_000, "{ " * 199_000, "[" * 399_000),
             *('{"sentence": "\n' * 26_000, "\n" * 399_000, " ,\n" * 133_000, '"' * 399_000),
-            *('{"sentence": "a", "label": "b",}\n' * 12_000, '{"sentence": "a", "label": "b"\n' * 12_000),
             *('{"sentence": ' * 30_000, f"{LINE}\n" * 6_000 + "{"),
         ],
     )
     def test_hostile_texts_are_refused_in_bounded_time(self, text: str) -> None:
         start = time.thread_time()
         assert outcome(objects, text) == "InvalidAnswerError"
+        assert time.thread_time() - start < 4
+
+    @each_case("line", ['{"sentence": "a", "label": "b",}\n', '{"sentence": "a", "label": "b"\n'])
+    def test_thousands_of_lines_with_slips_are_read_in_bounded_time(self, line: str) -> None:
+        start = time.thread_time()
+        assert objects(line * 12_000) == [{"sentence": "a", "label": "b"}] * 12_000
         assert time.thread_time() - start < 4
 
 
