@@ -2,7 +2,8 @@
 
 Libraries for this always return something: they close what breaks off, take the first of several values and drop what
 they cannot place. This reader forgives what loses nothing (other quotation marks, quotation marks inside a text, a
-comma too many or too few, comments, bare words, a missing last brace) and fails if anything could be lost or added.
+comma too many or too few, comments, bare words, doubled braces, a missing last brace) and fails if anything could be
+lost or added.
 """
 
 import json
@@ -67,7 +68,8 @@ class _Reader:
 
     def mapping(self, start: int, depth: int) -> tuple[dict[str, object], int]:
         fields: dict[str, object] = {}
-        position = self._gap(start + 1)
+        is_doubled = self._at(start + 1, "{")  # Models copy doubled braces from templates.
+        position = self._gap(start + 1 + is_doubled)
         while not self._at(position, "}"):
             if depth == 1 and fields and _END.match(self.text, position):
                 return fields, position
@@ -82,7 +84,9 @@ class _Reader:
                 raise UnrepairableError(position)
             fields[key], position = self._value(self._gap(position), depth, self._after_value)
             position = self._separator(position)
-        return fields, position + 1
+        if is_doubled and not self._at(position + 1, "}"):
+            raise UnrepairableError(position)
+        return fields, position + 1 + is_doubled
 
     def _list(self, start: int, depth: int) -> tuple[list[object], int]:
         items: list[object] = []

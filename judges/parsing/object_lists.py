@@ -14,12 +14,10 @@ from judges.parsing.answer import (
     decode_json,
     json_text,
     refuse_echo,
-    with_single_braces,
 )
 from judges.parsing.decoration import loose
-from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.layouts import grouped, layout, spelled
-from judges.parsing.object_reader import DECODER, JsonValue
+from judges.parsing.object_reader import JsonValue, object_at
 from judges.parsing.objects import rename, unwrapped
 from judges.parsing.withdrawal import is_withdrawn
 
@@ -37,7 +35,6 @@ _MAX_DEPTH: Final = 5
 _OPENING: Final = re.compile(
     r"""\{(?=\s*(?:["'\u201c\u201e}]|//|/\*))|^[ \t]*+(?:(?:[-*,]|\d+\.)[ \t]*+)?\{""", re.MULTILINE
 )
-_NEXT_LINE: Final = re.compile(r"\n[ \t]*+(?:[\[,]\s*+)?\{")
 
 
 def read_objects(
@@ -53,7 +50,6 @@ def read_objects(
         last_key: An optional key, but required of a repaired object, which may have broken off before it.
     """
     check_length(text)
-    text = with_single_braces(text)
     whole = decode_json(text.strip()) if text.lstrip().startswith('"') else None
     if isinstance(whole, str):
         # JSON in a string.
@@ -200,30 +196,11 @@ def _values_within(text: str) -> Iterator[JsonValue]:
     """Yield the outermost objects of a text that has other text around or between them."""
     position = 0
     while (opening := _OPENING.search(text, position)) is not None:
-        start = opening.end() - 1
-        is_whole = True
-        try:
-            value, position = DECODER.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            value, position = _repaired_at(text, start)
-            is_whole = False
-        yield JsonValue(value, start, position, is_whole)
-
-
-def _repaired_at(text: str, start: int) -> tuple[object, int]:
-    """Repair an object that ends with its line, or else one that spans several lines."""
-    following = _NEXT_LINE.search(text, start)
-    if following is not None:
-        try:
-            value, length = repair_json(text[start : following.start()], 0)
-        except UnrepairableError:
-            pass
-        else:
-            return value, start + length
-    try:
-        return repair_json(text, start)
-    except UnrepairableError as error:
-        raise InvalidAnswerError("an object of the answer cannot be read") from error
+        value = object_at(text, opening.end() - 1, is_line=True)
+        if value.value is None:
+            raise InvalidAnswerError("an object of the answer cannot be read")
+        yield value
+        position = value.end
 
 
 def _refuse_repeated(text: str, place: JsonValue, count: int, key: str) -> None:

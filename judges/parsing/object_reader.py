@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # Maximum number of objects to repair in one answer: thousands would block every other evaluation.
 _MAX_BROKEN: Final = 100
 _MAX_DIGITS: Final = 300
+_NEXT_LINE: Final = re.compile(r"\n[ \t]*+(?:[\[,]\s*+)?\{")
 _CLOSED: Final = re.compile(r"\}[ \t]*(?=\n)")
 _PLACEHOLDER: Final = re.compile(r"<[\w ]+>|[^|]+\|[^|]+(?:\|[^|]+)*")
 _EXPLICIT: Final = re.compile(r"\[\[.*\]\]|\$*\\boxed\{.*\}\$*")  # A verdict on any line.
@@ -314,14 +316,21 @@ class JsonValue(NamedTuple):
     is_whole: bool = True
 
 
-def object_at(text: str, start: int) -> JsonValue:
-    """Read the object that starts at a position, as JSON or repaired."""
+def object_at(text: str, start: int, *, is_line: bool = False) -> JsonValue:
+    """Read the object that starts at a position, as JSON or repaired; ``is_line``: it probably ends with its line."""
     try:
-        value, end = DECODER.raw_decode(text, start)
+        value, end = _DECODER.raw_decode(text, start)
         return JsonValue(value, start, end)
     except (ValueError, RecursionError):
         pass
     try:
+        # Of doubled braces the second one was found.
+        start -= text.startswith("{{", start - 1)
+        following = _NEXT_LINE.search(text, start) if is_line else None
+        with suppress(UnrepairableError):
+            if following is not None:
+                value, length = repair_json(text[start : following.start()], 0)
+                return JsonValue(value, start, start + length, is_whole=False)
         repaired = repair_json(text, start)
         return JsonValue(repaired.value, start, repaired.end, is_whole=False)
     except UnrepairableError as error:
@@ -340,7 +349,7 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 # NaN replaces a value that is none, as Infinity or the values of a repeated key: all readers refuse it, and
 # under a key that is not read it does not matter. Python refuses integers of more than 4,300 digits.
-DECODER: Final = json.JSONDecoder(
+_DECODER: Final = json.JSONDecoder(
     strict=False,
     parse_constant=lambda _: math.nan,
     parse_int=lambda digits: (float if len(digits) > _MAX_DIGITS else int)(digits),

@@ -30,7 +30,7 @@ from judges.calling.evaluation import evaluate
 from judges.core.judge import AnsweredPrompt, Judge
 from judges.core.verdict import FINAL_REASONS, Assessment
 from judges.models.scripted import ScriptedModel, Step
-from judges.parsing import object_lists, object_reader
+from judges.parsing import object_reader
 from judges.parsing.answer import AnswerError
 from judges.parsing.json_repair import Repaired, repair_json
 
@@ -337,8 +337,7 @@ def test_a_broken_answer_has_its_stated_outcome(case: Case, family: Family, monk
         repaired.append(repair_json(text, start))
         return repaired[-1]
 
-    for module in (object_reader, object_lists):
-        monkeypatch.setattr(module, "repair_json", recorded)
+    monkeypatch.setattr(object_reader, "repair_json", recorded)
     outcome = case.but.get(family.name, case.outcome)
     for answer in case.answers(family):
         repaired.clear()

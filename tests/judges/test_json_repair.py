@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.cases import each_case
 from tables import misread, outcome, table
 
-from judges.parsing.answer import InvalidAnswerError, single_braces
+from judges.parsing.answer import InvalidAnswerError
 from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.object_lists import read_objects
 from judges.parsing.objects import read_object
@@ -189,8 +189,9 @@ class TestBraces:
         assert read_object("{" + json.dumps(NESTED) + "}", ("rationale", "result")) == NESTED
 
     def test_an_object_whose_braces_do_not_match_stays_as_it_is(self) -> None:
-        for text in ('{{"a": 1}', '{{"a": {"b": 1}}', '{{"a": "b', "{{ outputs }}", ""):
-            assert single_braces(text) == text, text
-        assert single_braces('{{"a": 1}} {') == '{"a": 1} {'
+        for text in ('{{"a": 1}', '{{"a": {"b": 1}}', '{{"a": "b', "{{ outputs }}"):
+            with pytest.raises(UnrepairableError):
+                repair_json(text, 0)
+        assert repair_json('{{"a": 1}} {', 0) == ({"a": 1}, 10)
         with pytest.raises(InvalidAnswerError):
             read_object('{{"rationale": "", "result": "no', ("rationale", "result"))
