@@ -2,10 +2,10 @@
 
 import json
 import re
-from typing import Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Struct, UnsetType
+from msgspec import Meta, Struct, UnsetType
 
 
 class ToolError(ValueError):
@@ -13,6 +13,10 @@ class ToolError(ValueError):
 
 
 _TOKEN: Final = re.compile(r"[0-9]{1,12}(?:-[0-9]{1,12}){1,2}")
+PageToken = Annotated[
+    str | UnsetType,
+    Meta(description="Where to go on: the page_token of an earlier result, unchanged. Leave it out to begin."),
+]
 _Arguments = TypeVar("_Arguments", bound=Struct)
 
 

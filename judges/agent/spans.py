@@ -74,6 +74,11 @@ class Step:
         self.ended_at = finite(span.ended_at)
 
     @cached_property
+    def content(self) -> bytes:
+        """The whole step as JSON."""
+        return encoded(self, None)
+
+    @cached_property
     def name(self) -> str:
         """The name, truncated."""
         return short(self.span.name)
@@ -210,19 +215,6 @@ _OUTPUT_ATTRIBUTES: Final = (
 _LEADING_BITS: Final = 0b1100_0000
 _CONTINUES: Final = 0b1000_0000  # The value of these two bits in every byte of a character but its first.
 _AT_ONCE_CHARS: Final = 200_000
-
-
-class Contents:
-    """The contents of steps as JSON, encoded when first needed and then kept."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, bytes] = {}
-
-    def whole(self, step: Step) -> bytes:
-        """Encode the whole step."""
-        if step.id not in self._kept:
-            self._kept[step.id] = encoded(step, None)
-        return self._kept[step.id]
 
 
 def page(content: bytes, offset: int, max_bytes: int) -> dict[str, object]:

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from judges.agent import spans as overview
-from judges.agent.arguments import ToolError, offset_of, position_of, read
-from judges.agent.patterns import CLOCKS, Clocks, Pieces, SearchBudget, SearchRequest, search
-from judges.agent.spans import Contents, Step, Steps, as_json, page, rounded, short
+from judges.agent.arguments import PageToken, ToolError, offset_of, read
+from judges.agent.patterns import CLOCKS, Clocks, Pieces, SearchBudget, SearchTrace, search
+from judges.agent.spans import Step, Steps, as_json, page, rounded, short
 from judges.core.model import Tool
 from tracejudge import Trace
 
@@ -22,10 +22,6 @@ _AttributesToFetch = Annotated[
 ]
 _MaxContentLength = Annotated[
     int, Meta(ge=100, le=200_000, description="How many bytes of the content to give at most; the rest by page_token.")
-]
-_PageToken = Annotated[
-    str | UnsetType,
-    Meta(description="Where to go on: the page_token of an earlier result, unchanged. Leave it out to begin."),
 ]
 
 
@@ -38,7 +34,7 @@ class ReadRootSpan(Struct, frozen=True, forbid_unknown_fields=True):
 
     attributes_to_fetch: _AttributesToFetch = UNSET
     max_content_length: _MaxContentLength = 100_000
-    page_token: _PageToken = UNSET
+    page_token: PageToken = UNSET
 
 
 class ReadSpan(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,27 +43,14 @@ class ReadSpan(Struct, frozen=True, forbid_unknown_fields=True):
     span_id: Annotated[str, Meta(description="The id of the span, as list_spans gives it.")]
     attributes_to_fetch: _AttributesToFetch = UNSET
     max_content_length: _MaxContentLength = 100_000
-    page_token: _PageToken = UNSET
+    page_token: PageToken = UNSET
 
 
 class ListSpans(Struct, frozen=True, forbid_unknown_fields=True):
     """The arguments of ``list_spans``."""
 
     max_results: Annotated[int, Meta(ge=1, le=500, description="How many spans to list at most.")] = 100
-    page_token: _PageToken = UNSET
-
-
-class SearchTrace(Struct, frozen=True, forbid_unknown_fields=True):
-    """The arguments of ``search_trace_regex``."""
-
-    pattern: Annotated[
-        str, Meta(description="A regular expression as in Python; upper and lower case are alike. Keep it simple.")
-    ]
-    max_matches: Annotated[int, Meta(ge=1, le=200, description="How many matches to give at most.")] = 50
-    surrounding_content_length: Annotated[
-        int, Meta(ge=0, le=1000, description="How many bytes of text to give before and behind each match.")
-    ] = 100
-    page_token: _PageToken = UNSET
+    page_token: PageToken = UNSET
 
 
 ARGUMENTS: Final[Mapping[str, type[Struct]]] = {
@@ -132,8 +115,7 @@ class TraceToolbox:
     def __init__(self, trace: Trace, clocks: Clocks = CLOCKS) -> None:
         self._trace = trace
         self._steps = Steps(trace)
-        self._contents = Contents()
-        self._pieces = Pieces(self._contents)
+        self._pieces = Pieces()
         searched = (*self._steps, *((self._steps.record,) if self._steps.are_recorded else ()))
         self._calls: Mapping[str, Callable[[Any], dict[str, object]]] = {
             "get_trace_info": lambda _: overview.info(trace, self._steps),
@@ -142,17 +124,7 @@ class TraceToolbox:
             "list_spans": lambda request: overview.listed(
                 self._steps, offset_of(request.page_token, len(self._steps)), request.max_results
             ),
-            "search_trace_regex": lambda request: search(
-                searched,
-                self._pieces,
-                SearchRequest(
-                    request.pattern,
-                    position_of(request.page_token, len(searched)),
-                    request.max_matches,
-                    request.surrounding_content_length,
-                ),
-                SearchBudget(clocks),
-            ),
+            "search_trace_regex": lambda request: search(searched, self._pieces, request, SearchBudget(clocks)),
             "get_span_performance_and_timing_report": lambda _: report(self._steps),
         }
 
@@ -180,7 +152,7 @@ class TraceToolbox:
 
     def _read(self, step: Step, request: ReadRootSpan | ReadSpan) -> dict[str, object]:
         names = request.attributes_to_fetch
-        content = self._contents.whole(step) if names is UNSET else overview.encoded(step, names)
+        content = step.content if names is UNSET else overview.encoded(step, names)
         offset = offset_of(request.page_token, len(content))
         return {"span_id": step.id, **page(content, offset, request.max_content_length)}
 

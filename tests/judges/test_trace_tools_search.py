@@ -17,7 +17,7 @@ from trace_spans import ask, long_trace, step, trace
 from judges.agent import patterns
 from judges.agent import spans as span_contents
 from judges.agent.patterns import Clocks, Pieces, SearchBudget
-from judges.agent.spans import Contents, Steps
+from judges.agent.spans import Steps
 from judges.agent.toolbox import TraceToolbox
 from tracejudge import Trace
 
@@ -246,7 +246,7 @@ class TestKept:
         for bound, same in ((None, [True] * 9), (70_000, [True] * 3 + [False] * 6)):
             if bound is not None:
                 monkeypatch.setattr(patterns, "_MAX_KEPT_BYTES", bound)  # the product's own is much larger
-            kept = Pieces(Contents())
+            kept = Pieces()
             first, again = self.texts(kept, sample), self.texts(kept, sample)
             assert first == again
             assert [each is other for each, other in zip(first, again, strict=True)] == same
