@@ -41,12 +41,13 @@ DISAGREEMENT: Final = "the answer holds two different results"
 ReadValue = Callable[[Mapping[str, object], str], object]  # Reads the value under a key, or raises `AnswerError`.
 
 
-class _Placed(NamedTuple):
-    """An answer, and the place of the object that holds it."""
+class JsonValue(NamedTuple):
+    """A JSON value in a text, None if it cannot be read, and whether it was valid JSON without a repair."""
 
-    answer: Mapping[str, object]
+    value: Any
     start: int
     end: int
+    is_whole: bool = True
 
 
 class AnswerReader:
@@ -94,10 +95,10 @@ class AnswerReader:
                 text = text[: field.start] + " " * (end - field.start) + text[end:]
         return text
 
-    def _objects(self, text: str) -> list[_Placed] | None:
+    def _objects(self, text: str) -> list[JsonValue] | None:
         """Return the answers in the objects of a text; None if the last one is broken, or goes on outside of it."""
         form = self._form
-        objects: list[_Placed] = []
+        objects: list[JsonValue] = []
         is_lost, position, broken = False, 0, 0
         while (opening := form.opening.search(text, position)) is not None:
             outside = text[position : opening.start()]
@@ -108,7 +109,7 @@ class AnswerReader:
                 return None
             answers = [] if value is None else list(form.answers_in(value))
             if answers and not self._is_part(text, start - len(outside), form.written, start):
-                objects += (_Placed(answer, start, position) for answer in answers)
+                objects += (JsonValue(answer, start, position) for answer in answers)
                 is_lost = False
             elif value is None or form.written.search(text, start, position) is not None:
                 # A part of an answer, or an unreadable one: the answer before it may have been a draft.
@@ -127,15 +128,16 @@ class AnswerReader:
                 return True
         return False
 
-    def _object(self, placed: Sequence[_Placed]) -> Mapping[str, object]:
+    def _object(self, placed: Sequence[JsonValue]) -> Mapping[str, object]:
         """Return the answer of objects and of the lines beside them, which must agree."""
-        filled = [each for each in placed if not self._is_placeholder(each.answer)]
-        *earlier, (answer, _, end) = filled or placed
+        filled = [each for each in placed if not self._is_placeholder(each.value)]
+        *earlier, last = filled or placed
+        answer: Mapping[str, object] = last.value
         same = self._comparable(answer)
-        if any(self._comparable(object_.answer) != same for object_ in earlier):
+        if any(self._comparable(object_.value) != same for object_ in earlier):
             raise InvalidAnswerError(DISAGREEMENT)
         named = [(self._form.synonyms.get(fold_key(name), ""), value) for name, value in answer.items()]
-        beside = [Field(key, value, end - 1, end) for key, value in named if key in same and self._has_menu]
+        beside = [Field(key, value, last.end - 1, last.end) for key, value in named if key in same and self._has_menu]
         for field in (*self._decided, *beside):
             answered = self._compared(field.key, field.value)
             # Within an object, a line that cannot be read is a part of a text or of the object itself.
@@ -147,7 +149,7 @@ class AnswerReader:
         before, behind = _around(self._text, spans)
         self._refuse_stated(before, same, "before")
         self._refuse_stated(behind, same, "behind")
-        self._refuse_withdrawn(max([end, *(field.end for field in self._decided)]))
+        self._refuse_withdrawn(max([last.end, *(field.end for field in self._decided)]))
         return answer
 
     def _refuse_other_verdicts(self, spans: Sequence[tuple[int, int]], same: Sequence[object]) -> None:
@@ -305,15 +307,6 @@ def _simplified(value: object) -> object:
         return float(text)
     except ValueError:
         return text
-
-
-class JsonValue(NamedTuple):
-    """A JSON value in a text, None if it cannot be read, and whether it was valid JSON without a repair."""
-
-    value: Any
-    start: int
-    end: int
-    is_whole: bool = True
 
 
 def object_at(text: str, start: int, *, is_line: bool = False) -> JsonValue:
