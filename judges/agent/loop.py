@@ -23,8 +23,7 @@ from judges.agent.conversation import (
     notice,
     tool_result,
 )
-from judges.core.exploration import End, Exploration, Limits, Toolbox
-from judges.core.judge import BYTES_PER_TOKEN
+from judges.core.judge import BYTES_PER_TOKEN, End, Exploration, Limits, Toolbox
 from judges.core.model import ChatResponse, Price, UnscoredError
 from judges.core.prompt import Message, Prompt, ToolCall, render
 from judges.core.verdict import FINAL_REASONS, Call

@@ -13,8 +13,7 @@ from pages import PAGES, WALKED, Command, File, matches, mistakes, read_page, ru
 from support.cases import each_case
 
 from judges.core.combine import Combine
-from judges.core.exploration import Limits
-from judges.core.judge import AnsweredPrompt
+from judges.core.judge import AnsweredPrompt, Limits
 from judges.core.prompt import Prompt
 from judges.custom import define
 from judges.custom.definition import _MAX_TEXT_CHARS, MAX_BYTES

@@ -32,8 +32,7 @@ from support.cases import each_case
 
 from judges.agent import conversation
 from judges.calling.evaluation import Clock, evaluate
-from judges.core.exploration import Exploration, Limits
-from judges.core.judge import Judge
+from judges.core.judge import Exploration, Judge, Limits
 from judges.core.model import ChatRequest, ChatResponse, Price, Tool
 from judges.core.prompt import Block, Message, Prompt, ToolCall, marked
 from judges.core.verdict import Assessment, Call

@@ -29,8 +29,7 @@ from support.cases import each_case
 
 from judges.agent.conversation import Conversation, ExplorationStats, tool_result
 from judges.agent.toolbox import TraceToolbox
-from judges.core.exploration import Exploration, Limits
-from judges.core.judge import Judge
+from judges.core.judge import Exploration, Judge, Limits
 from judges.core.model import ChatRequest, ChatResponse, InputTooLongError, ModelSettings, Price
 from judges.core.prompt import Message, ToolCall
 from judges.core.verdict import Assessment, Call

@@ -15,8 +15,7 @@ from support.virtual_time import run_virtually
 from judges.agreement.effective_votes import effective_votes
 from judges.calling.evaluation import evaluate
 from judges.calling.samples import ask_repeatedly, join_samples
-from judges.core.exploration import Exploration, Limits
-from judges.core.judge import Judge, Metric
+from judges.core.judge import Exploration, Judge, Limits, Metric
 from judges.core.verdict import Assessment, Score
 from judges.endpoints.client import LimitedModel
 from judges.models.scripted import ScriptedModel, Step
