@@ -71,7 +71,7 @@ class _Reader:
         is_doubled = self._at(start + 1, "{")  # Models copy doubled braces from templates.
         position = self._gap(start + 1 + is_doubled)
         while not self._at(position, "}"):
-            if depth == 1 and fields and _END.match(self.text, position):
+            if depth == 1 and fields and not is_doubled and _END.match(self.text, position):
                 return fields, position
             if self._at(position, *_CLOSERS):
                 key, end = self._text(position, _AFTER_KEY)

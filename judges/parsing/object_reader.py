@@ -42,7 +42,7 @@ ReadValue = Callable[[Mapping[str, object], str], object]  # Reads the value und
 
 
 class JsonValue(NamedTuple):
-    """A JSON value in a text, None if it cannot be read, and whether it was valid JSON without a repair."""
+    """A JSON value in a text, None if it cannot be read; not whole if it was repaired and may have broken off."""
 
     value: Any
     start: int
@@ -317,15 +317,16 @@ def object_at(text: str, start: int, *, is_line: bool = False) -> JsonValue:
     except (ValueError, RecursionError):
         pass
     try:
-        # Of doubled braces the second one was found.
+        # Of doubled braces the second one was found. They are closed by two, so the object has not broken off.
         start -= text.startswith("{{", start - 1)
+        is_whole = text.startswith("{{", start)
         following = _NEXT_LINE.search(text, start) if is_line else None
         with suppress(UnrepairableError):
             if following is not None:
                 value, length = repair_json(text[start : following.start()], 0)
-                return JsonValue(value, start, start + length, is_whole=False)
+                return JsonValue(value, start, start + length, is_whole)
         repaired = repair_json(text, start)
-        return JsonValue(repaired.value, start, repaired.end, is_whole=False)
+        return JsonValue(repaired.value, start, repaired.end, is_whole)
     except UnrepairableError as error:
         # A line that ends with a closing brace ends a draft; otherwise all that follows may belong to it.
         closed = None if error.position is None else _CLOSED.search(text, error.position)
