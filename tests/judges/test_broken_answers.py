@@ -241,7 +241,11 @@ SLIPS = {
     "the last brace missing behind a number, which may lack signs": Case(
         lambda f: [plain(f)[:-1]] * f.ends_bare, "ASKED"
     ),
-    "braces doubled": Case(lambda f: ["\n".join(f"{{{json.dumps(part)}}}" for part in f.good)], "READ"),
+    "braces doubled": Case(
+        lambda f: ["\n".join(f"{{{json.dumps(part)}}}" for part in f.good)],
+        "READ",
+        dict.fromkeys(("facts_grounding", OBJECT), "MENDED"),
+    ),
     "keys in another order": Case(lambda f: [written([dict(reversed(part.items())) for part in f.good])], "READ"),
     "keys that nobody asked for": Case(lambda f: [f.text(confidence=0.4, answer="x")], "READ"),
     "a key missing": Case(lambda f: [f.without(key) for key in f.needed], "ASKED"),
