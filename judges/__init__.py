@@ -12,15 +12,9 @@ from importlib import import_module
 from typing import Any, Final
 
 _API: Final = (
-    "JudgeFunction",
-    "JudgeVerdict",
-    "evaluate",
-    "evaluate_aio",
-    "evaluate_all",
-    "evaluate_all_aio",
-    "load_judge",
+    "JudgeFunction", "JudgeVerdict", "evaluate", "evaluate_aio", "evaluate_all", "evaluate_all_aio", "load_judge",
     "make_judge",
-)
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

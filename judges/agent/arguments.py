@@ -2,18 +2,21 @@
 
 import json
 import re
-from typing import Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Struct, UnsetType
+from msgspec import Meta, Struct, UnsetType
 
 
 class ToolError(ValueError):
     """A call that cannot be answered; the message tells the model what to send instead."""
 
 
-_TOKEN: Final = re.compile(r"([0-9]{1,12})-([0-9]{1,12})")
-_SEARCH_TOKEN: Final = re.compile(r"([0-9]{1,12})-([0-9]{1,12})-([0-9]{1,12})")
+_TOKEN: Final = re.compile(r"[0-9]{1,12}(?:-[0-9]{1,12}){1,2}")
+PageToken = Annotated[
+    str | UnsetType,
+    Meta(description="Where to go on: the page_token of an earlier result, unchanged. Leave it out to begin."),
+]
 _Arguments = TypeVar("_Arguments", bound=Struct)
 
 
@@ -48,14 +51,18 @@ def offset_of(token: str | UnsetType, size: int) -> int:
     """Decode where a content of this size continues, or raise ``ToolError`` for a token of another content."""
     if isinstance(token, UnsetType) or not token:
         return 0
-    match = _TOKEN.fullmatch(token)
-    # A token of another span, or of the same one with other attributes, would silently show the wrong place.
-    if match is None or int(match[2]) != size or int(match[1]) >= size:
-        raise ToolError(
-            "The page_token does not belong to this content. Send the page_token of an earlier result unchanged, with "
-            "the same span and the same attributes_to_fetch; or leave it out to begin at the start."
-        )
-    return int(match[1])
+    match _numbers(token):
+        # A token of another span, or of the same one with other attributes, would silently show the wrong place.
+        case [offset, of_size] if offset < size == of_size:
+            return offset
+    raise ToolError(
+        "The page_token does not belong to this content. Send the page_token of an earlier result unchanged, with the "
+        "same span and the same attributes_to_fetch; or leave it out to begin at the start."
+    )
+
+
+def _numbers(token: str) -> list[int]:
+    return list(map(int, token.split("-"))) if _TOKEN.fullmatch(token) else []
 
 
 def search_token(position: Position, steps: int) -> str:
@@ -67,13 +74,13 @@ def position_of(token: str | UnsetType, steps: int) -> Position:
     """Decode where a search through so many steps continues, or raise ``ToolError``."""
     if isinstance(token, UnsetType) or not token:
         return Position(0, 0)
-    match = _SEARCH_TOKEN.fullmatch(token)
-    if match is None or int(match[3]) != steps or int(match[1]) >= steps:
-        raise ToolError(
-            "The page_token is none of a search. Send the page_token that stands beside `matches` in the result of an "
-            "earlier search unchanged; or leave it out to begin at the start."
-        )
-    return Position(int(match[1]), int(match[2]))
+    match _numbers(token):
+        case [step, offset, of_steps] if step < steps == of_steps:
+            return Position(step, offset)
+    raise ToolError(
+        "The page_token is none of a search. Send the page_token that stands beside `matches` in the result of an "
+        "earlier search unchanged; or leave it out to begin at the start."
+    )
 
 
 def _wanted(form: type[Struct]) -> str:

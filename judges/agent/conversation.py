@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from judges.core.exploration import End
+from judges.core.judge import End
 from judges.core.model import Tool
 from judges.core.prompt import Message, marked, neutralise
 from judges.requests.request import MESSAGE_OVERHEAD_BYTES, size_bytes, text_bytes

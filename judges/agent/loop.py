@@ -23,8 +23,7 @@ from judges.agent.conversation import (
     notice,
     tool_result,
 )
-from judges.core.exploration import End, Exploration, Limits, Toolbox
-from judges.core.judge import BYTES_PER_TOKEN
+from judges.core.judge import BYTES_PER_TOKEN, End, Exploration, Limits, Toolbox
 from judges.core.model import ChatResponse, Price, UnscoredError
 from judges.core.prompt import Message, Prompt, ToolCall, render
 from judges.core.verdict import FINAL_REASONS, Call
@@ -39,51 +38,28 @@ _MAX_TOOL_S: Final = 5.0  # A guard only: tools end by themselves within about a
 _ROUNDS_RESERVED: Final = 3
 
 
-class RoundTimer:
-    """Compares the duration of rounds with the time that is left."""
-
-    def __init__(self, deadline: Deadline | None) -> None:
-        self._deadline = deadline
-        self._left_s = self._time_left_s()
-        self._longest_s = 0.0
-
-    def is_late(self) -> bool:
-        """Decide whether to request the verdict now. Call it before each round, and at no other time."""
-        left_s = self._time_left_s()
-        if math.isfinite(left_s):
-            self._longest_s = max(self._longest_s, self._left_s - left_s)
-        self._left_s = left_s
-        return left_s < _ROUNDS_RESERVED * self._longest_s
-
-    def _time_left_s(self) -> float:
-        return math.inf if self._deadline is None else self._deadline.left_s
-
-
 _ATTEMPTS_FACTOR: Final = 2
 _EXTRA_CALLS: Final = 10  # An endpoint that fails for a moment must not use up the attempts of a judge with few rounds.
 
 
-class RetryGuard(NamedTuple):
-    """Decides whether a failed exploration may be tried again."""
+def end_of_attempt(
+    end: UnscoredError, limits: Limits, earlier_calls: int, calls: Iterable[Call], deadline: Deadline | None
+) -> UnscoredError:
+    """Return the error of a failed exploration, or ``over_budget`` if a further attempt would cost too much.
 
-    limits: Limits  # The limits of one attempt.
-    earlier_calls: int  # Requests of earlier attempts.
-    calls: Iterable[Call]  # Requests of this attempt.
-    deadline: Deadline | None  # The deadline of this attempt.
-
-    def end(self, end: UnscoredError) -> UnscoredError:
-        """Return the error itself, or ``over_budget`` if a further attempt would cost too much."""
-        statuses = [call.status for call in self.calls]
-        # Attempts in which nothing was answered cost nothing.
-        if end.reason in FINAL_REASONS or "ok" not in statuses:
-            return end
-        if self.deadline is not None and self.deadline.has_passed:
-            note = f"the exploration did not end within {self.deadline.limit_s:g} s"
-        elif self.earlier_calls + len(statuses) >= _ATTEMPTS_FACTOR * self.limits.max_rounds + _EXTRA_CALLS:
-            note = f"all tries together used up the calls that max_rounds allows; the last ended with {end.reason}"
-        else:
-            return end
-        return UnscoredError("over_budget", note)
+    Limits, calls and deadline are those of this attempt, and ``earlier_calls`` the requests of earlier ones.
+    """
+    statuses = [call.status for call in calls]
+    # Attempts in which nothing was answered cost nothing.
+    if end.reason in FINAL_REASONS or "ok" not in statuses:
+        return end
+    if deadline is not None and deadline.has_passed:
+        note = f"the exploration did not end within {deadline.limit_s:g} s"
+    elif earlier_calls + len(statuses) >= _ATTEMPTS_FACTOR * limits.max_rounds + _EXTRA_CALLS:
+        note = f"all tries together used up the calls that max_rounds allows; the last ended with {end.reason}"
+    else:
+        return end
+    return UnscoredError("over_budget", note)
 
 
 _LEAST_BYTES_PER_TOKEN: Final = 2  # In listings of a trace, which consist of ids, times and figures.
@@ -174,7 +150,8 @@ class AgentLoop:
         self._tools = ToolUse(toolbox, stats)
         self._conversation = Conversation(render(prompt), self._tools.tools, stats)
         self._budget = TokenBudget(self._limits, settings.price)
-        self._timer = RoundTimer(call.deadline)
+        self._left_s = 0.0 if call.deadline is None else call.deadline.left_s
+        self._longest_round_s = 0.0
         self._max_input_tokens = settings.max_input_tokens
         self._max_bytes = math.inf
         self._was_full = False
@@ -237,8 +214,12 @@ class AgentLoop:
         """Return the limit that forces the verdict now; a round is begun only if the verdict still fits after it."""
         if self._stats.rounds >= self._limits.max_rounds:
             return "max_rounds"
-        if self._timer.is_late():
-            return "max_time"
+        if (deadline := self._call.deadline) is not None:
+            left_s = deadline.left_s
+            self._longest_round_s = max(self._longest_round_s, self._left_s - left_s)
+            self._left_s = left_s
+            if left_s < _ROUNDS_RESERVED * self._longest_round_s:
+                return "max_time"
         self._shorten()
         remaining = self._budget.remaining_for_round()
         if self._budget.cost_tokens(self._conversation.size) <= remaining.tokens:

@@ -6,12 +6,13 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import re2
+from msgspec import UNSET, Meta, Struct
 
-from judges.agent.arguments import Position, ToolError, page_token, search_token
-from judges.agent.spans import Contents, Step, boundary
+from judges.agent.arguments import PageToken, Position, ToolError, page_token, position_of, search_token
+from judges.agent.spans import Step, boundary
 from judges.core.prompt import neutralise
 
 _ESCAPE: Final = re.compile(
@@ -197,14 +198,13 @@ class Piece(NamedTuple):
 class Pieces:
     """Cuts contents into pieces. Decoded escapes are kept up to 8 MiB, twice the largest trace."""
 
-    def __init__(self, contents: Contents) -> None:
-        self._contents = contents
+    def __init__(self) -> None:
         self._kept: dict[tuple[str, int], list[str]] = {}
         self._kept_bytes = 0
 
     def read(self, step: Step, offset: int) -> Piece:
         """Return the piece of a step's content from an offset on; its end is the same in every search."""
-        content = self._contents.whole(step)
+        content = step.content
         size = len(content)
         if offset == 0 and size <= _PIECE_BYTES:
             # The short way, because a trace may have very many short contents.
@@ -302,22 +302,26 @@ _TOO_SLOW: Final = (
 )
 
 
-class SearchRequest(NamedTuple):
-    """The arguments of a search."""
+class SearchTrace(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of ``search_trace_regex``."""
 
-    pattern: str
-    start: Position
-    max_matches: int
-    surrounding_bytes: int
+    pattern: Annotated[
+        str, Meta(description="A regular expression as in Python; upper and lower case are alike. Keep it simple.")
+    ]
+    max_matches: Annotated[int, Meta(ge=1, le=200, description="How many matches to give at most.")] = 50
+    surrounding_content_length: Annotated[
+        int, Meta(ge=0, le=1000, description="How many bytes of text to give before and behind each match.")
+    ] = 100
+    page_token: PageToken = UNSET
 
 
-def search(steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget: SearchBudget) -> dict[str, object]:
+def search(steps: Sequence[Step], pieces: Pieces, request: SearchTrace, budget: SearchBudget) -> dict[str, object]:
     """Search the steps in their order, piece by piece. A search that is stopped returns the matches before.
 
     ``ToolError``: The pattern is invalid or too large, or too slow before anything is found.
     """
-    pattern, position, matches = Pattern(request.pattern, budget.cpu), request.start, list[dict[str, object]]()
-    note, there_are_more = "", False
+    pattern, position = Pattern(request.pattern, budget.cpu), position_of(request.page_token, len(steps))
+    matches, note, there_are_more = list[dict[str, object]](), "", False
     while position.step < len(steps) and not (there_are_more or note):
         step = steps[position.step]
         piece = pieces.read(step, position.offset)
@@ -330,7 +334,7 @@ def search(steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget
             note = _TOO_SLOW
             continue
         there_are_more = len(new) > room
-        matches += [render_hit(step, piece, hit, request.surrounding_bytes) for hit in new[:room]]
+        matches += [render_hit(step, piece, hit, request.surrounding_content_length) for hit in new[:room]]
         # Go on behind the matches that are shown, and behind a piece that is searched.
         ends = [piece.offset(hit.place.end) for hit in new[:room][-1:]]
         offset = max(ends if there_are_more else (*ends, piece.stop_offset), default=position.offset)

@@ -74,6 +74,11 @@ class Step:
         self.ended_at = finite(span.ended_at)
 
     @cached_property
+    def content(self) -> bytes:
+        """The whole step as JSON."""
+        return encoded(self, None)
+
+    @cached_property
     def name(self) -> str:
         """The name, truncated."""
         return short(self.span.name)
@@ -200,37 +205,16 @@ def _spelled(value: object) -> str:
 
 
 _INPUT_ATTRIBUTES: Final = (
-    "input.value",
-    "mlflow.spanInputs",
-    "gen_ai.input.messages",
-    "gen_ai.prompt",
-    "gen_ai.tool.call.arguments",
+    "input.value", "mlflow.spanInputs", "gen_ai.input.messages", "gen_ai.prompt", "gen_ai.tool.call.arguments",
     "traceloop.entity.input",
-)
+)  # fmt: skip
 _OUTPUT_ATTRIBUTES: Final = (
-    "output.value",
-    "mlflow.spanOutputs",
-    "gen_ai.output.messages",
-    "gen_ai.completion",
-    "gen_ai.tool.call.result",
+    "output.value", "mlflow.spanOutputs", "gen_ai.output.messages", "gen_ai.completion", "gen_ai.tool.call.result",
     "traceloop.entity.output",
-)
+)  # fmt: skip
 _LEADING_BITS: Final = 0b1100_0000
 _CONTINUES: Final = 0b1000_0000  # The value of these two bits in every byte of a character but its first.
 _AT_ONCE_CHARS: Final = 200_000
-
-
-class Contents:
-    """The contents of steps as JSON, encoded when first needed and then kept."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, bytes] = {}
-
-    def whole(self, step: Step) -> bytes:
-        """Encode the whole step."""
-        if step.id not in self._kept:
-            self._kept[step.id] = encoded(step, None)
-        return self._kept[step.id]
 
 
 def page(content: bytes, offset: int, max_bytes: int) -> dict[str, object]:
@@ -315,18 +299,9 @@ def _showable(value: Mapping[str, object]) -> dict[str, object]:
 
 
 _NAMES: Final = (
-    "trace_id",
-    "id",
-    "span_id",
-    "response_id",
-    "session_id",
-    "service",
-    "environment",
-    "release",
-    "name",
-    "provider",
+    "trace_id", "id", "span_id", "response_id", "session_id", "service", "environment", "release", "name", "provider",
     "model",
-)
+)  # fmt: skip
 MAX_NAMES: Final = 30
 _NO_SPANS: Final = (
     "This trace has no recorded spans. It is one step by itself, which get_root_span shows: what went in, what came "

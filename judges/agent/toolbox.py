@@ -1,7 +1,7 @@
 """The tools over one trace, called by name, with the times of its steps."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from judges.agent import spans as overview
-from judges.agent.arguments import ToolError, offset_of, position_of, read
-from judges.agent.patterns import CLOCKS, Clocks, Pieces, SearchBudget, SearchRequest, search
-from judges.agent.spans import Contents, Step, Steps, as_json, page, rounded, short
+from judges.agent.arguments import PageToken, ToolError, offset_of, read
+from judges.agent.patterns import CLOCKS, Clocks, Pieces, SearchBudget, SearchTrace, search
+from judges.agent.spans import Step, Steps, as_json, page, rounded, short
 from judges.core.model import Tool
 from tracejudge import Trace
 
@@ -22,10 +22,6 @@ _AttributesToFetch = Annotated[
 ]
 _MaxContentLength = Annotated[
     int, Meta(ge=100, le=200_000, description="How many bytes of the content to give at most; the rest by page_token.")
-]
-_PageToken = Annotated[
-    str | UnsetType,
-    Meta(description="Where to go on: the page_token of an earlier result, unchanged. Leave it out to begin."),
 ]
 
 
@@ -38,7 +34,7 @@ class ReadRootSpan(Struct, frozen=True, forbid_unknown_fields=True):
 
     attributes_to_fetch: _AttributesToFetch = UNSET
     max_content_length: _MaxContentLength = 100_000
-    page_token: _PageToken = UNSET
+    page_token: PageToken = UNSET
 
 
 class ReadSpan(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,27 +43,14 @@ class ReadSpan(Struct, frozen=True, forbid_unknown_fields=True):
     span_id: Annotated[str, Meta(description="The id of the span, as list_spans gives it.")]
     attributes_to_fetch: _AttributesToFetch = UNSET
     max_content_length: _MaxContentLength = 100_000
-    page_token: _PageToken = UNSET
+    page_token: PageToken = UNSET
 
 
 class ListSpans(Struct, frozen=True, forbid_unknown_fields=True):
     """The arguments of ``list_spans``."""
 
     max_results: Annotated[int, Meta(ge=1, le=500, description="How many spans to list at most.")] = 100
-    page_token: _PageToken = UNSET
-
-
-class SearchTrace(Struct, frozen=True, forbid_unknown_fields=True):
-    """The arguments of ``search_trace_regex``."""
-
-    pattern: Annotated[
-        str, Meta(description="A regular expression as in Python; upper and lower case are alike. Keep it simple.")
-    ]
-    max_matches: Annotated[int, Meta(ge=1, le=200, description="How many matches to give at most.")] = 50
-    surrounding_content_length: Annotated[
-        int, Meta(ge=0, le=1000, description="How many bytes of text to give before and behind each match.")
-    ] = 100
-    page_token: _PageToken = UNSET
+    page_token: PageToken = UNSET
 
 
 ARGUMENTS: Final[Mapping[str, type[Struct]]] = {
@@ -132,8 +115,7 @@ class TraceToolbox:
     def __init__(self, trace: Trace, clocks: Clocks = CLOCKS) -> None:
         self._trace = trace
         self._steps = Steps(trace)
-        self._contents = Contents()
-        self._pieces = Pieces(self._contents)
+        self._pieces = Pieces()
         searched = (*self._steps, *((self._steps.record,) if self._steps.are_recorded else ()))
         self._calls: Mapping[str, Callable[[Any], dict[str, object]]] = {
             "get_trace_info": lambda _: overview.info(trace, self._steps),
@@ -142,17 +124,7 @@ class TraceToolbox:
             "list_spans": lambda request: overview.listed(
                 self._steps, offset_of(request.page_token, len(self._steps)), request.max_results
             ),
-            "search_trace_regex": lambda request: search(
-                searched,
-                self._pieces,
-                SearchRequest(
-                    request.pattern,
-                    position_of(request.page_token, len(searched)),
-                    request.max_matches,
-                    request.surrounding_content_length,
-                ),
-                SearchBudget(clocks),
-            ),
+            "search_trace_regex": lambda request: search(searched, self._pieces, request, SearchBudget(clocks)),
             "get_span_performance_and_timing_report": lambda _: report(self._steps),
         }
 
@@ -180,7 +152,7 @@ class TraceToolbox:
 
     def _read(self, step: Step, request: ReadRootSpan | ReadSpan) -> dict[str, object]:
         names = request.attributes_to_fetch
-        content = self._contents.whole(step) if names is UNSET else overview.encoded(step, names)
+        content = step.content if names is UNSET else overview.encoded(step, names)
         offset = offset_of(request.page_token, len(content))
         return {"span_id": step.id, **page(content, offset, request.max_content_length)}
 
@@ -198,31 +170,14 @@ class _Timed(NamedTuple):
         return self.end - self.start
 
 
-class _Group(NamedTuple):
-    """Children of one parent without a gap between them, two or more of them concurrent."""
-
-    parent_id: str | None
-    timed: Sequence[_Timed]
-    end: float
-    most_at_once: int
-
-    @property
-    def sum_s(self) -> float:
-        return sum(each.duration_s for each in self.timed)
-
-    @property
-    def took_s(self) -> float:
-        return self.end - self.timed[0].start
-
-
 def report(steps: Steps) -> dict[str, object]:
     """Report the times of a trace; lists are sorted by weight and truncated."""
     timed = _timed(steps)
     children: defaultdict[str | None, list[_Timed]] = defaultdict(list)
     for each in timed:
         children[each.step.parent_id].append(each)
-    groups = [group for parent_id, siblings in children.items() for group in _overlapping(parent_id, siblings)]
-    groups.sort(key=lambda group: group.took_s - group.sum_s)
+    overlaps = [each for siblings in children.values() for each in _overlaps(steps, siblings)]
+    overlaps.sort(key=lambda overlap: -overlap[0])
     return {
         "spans": len(steps),
         "spans_without_usable_times": len(steps) - len(timed),
@@ -230,18 +185,7 @@ def report(steps: Steps) -> dict[str, object]:
         "slowest": _largest(steps, timed, lambda each: each.duration_s),
         "most_time_by_themselves": _largest(steps, timed, lambda each: each.self_s),
         "by_kind": _by_kind(timed),
-        "overlaps": [
-            {
-                "parent_id": group.parent_id,
-                "spans": len(group.timed),
-                "span_ids": [each.step.id for each in group.timed[:_LISTED]],
-                "most_at_once": group.most_at_once,
-                "start_s": rounded(steps.since_start(group.timed[0].start)),
-                "end_s": rounded(steps.since_start(group.end)),
-                "sum_s": rounded(group.sum_s),
-            }
-            for group in groups[:_LISTED]
-        ],
+        "overlaps": [row for _, row in overlaps[:_LISTED]],
     }
 
 
@@ -266,7 +210,8 @@ def _covered(start: float, end: float, parts: Iterable[tuple[float, float]]) -> 
     return covered
 
 
-def _overlapping(parent_id: str | None, siblings: Sequence[_Timed]) -> list[_Group]:
+def _overlaps(steps: Steps, siblings: Sequence[_Timed]) -> Iterator[tuple[float, dict[str, object]]]:
+    """Yield the time gained by each group of children of one parent that ran at the same time, and its row."""
     groups: list[list[_Timed]] = []
     reached = float("-inf")
     for each in sorted(siblings, key=lambda each: (each.start, each.end)):
@@ -275,14 +220,22 @@ def _overlapping(parent_id: str | None, siblings: Sequence[_Timed]) -> list[_Gro
         else:
             groups.append([each])
         reached = max(reached, each.end)
-    overlapping = []
-    for group in groups:
+    for group in (group for group in groups if len(group) > 1):
         # At one instant ends come before starts: steps that only touch do not overlap.
         changes = sorted(change for each in group for change in ((each.start, 1), (each.end, -1)))
-        most_at_once = max(accumulate(change for _, change in changes))
-        if len(group) > 1:
-            overlapping.append(_Group(parent_id, group, max(each.end for each in group), most_at_once))
-    return overlapping
+        start, end, sum_s = group[0].start, max(each.end for each in group), sum(each.duration_s for each in group)
+        yield (
+            sum_s - (end - start),
+            {
+                "parent_id": group[0].step.parent_id,
+                "spans": len(group),
+                "span_ids": [each.step.id for each in group[:_LISTED]],
+                "most_at_once": max(accumulate(change for _, change in changes)),
+                "start_s": rounded(steps.since_start(start)),
+                "end_s": rounded(steps.since_start(end)),
+                "sum_s": rounded(sum_s),
+            },
+        )
 
 
 def _largest(steps: Steps, timed: Iterable[_Timed], weight: Callable[[_Timed], float]) -> list[dict[str, object]]:

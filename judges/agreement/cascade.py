@@ -12,7 +12,7 @@ from functools import reduce
 from operator import add, mul
 from typing import Final, NamedTuple
 
-from judges.agreement.intervals import Interval, Z, wilson
+from judges.agreement.intervals import Interval, Z, combine, wilson
 from judges.agreement.shares import MOST_UNKNOWN, ShareEstimate
 
 LEAST_SECOND: Final = 10  # Second verdicts below which a cascade has no share.
@@ -185,20 +185,9 @@ def _depends_on_content(classes: Mapping[ClassKey, CascadeSums]) -> bool:
 
 
 def _interval(classes: Sequence[tuple[ClassKey, CascadeSums]], effect: float) -> Interval:
-    """Combine the limits of the classes by the method of variance estimates recovery (Zou and Donner, 2008)."""
-    merged = _merged(classes)
-    total = sum(sums.weight for sums in merged)
-    rows = [(sums, _rate(sums, effect)) for sums in merged]
-    share = sum(sums.weight * rate.value for sums, rate in rows) / total
-    below = above = sizes = 0.0
-    for sums, rate in rows:
-        part = sums.weight / total
-        below += (part * (rate.value - rate.low)) ** 2
-        above += (part * (rate.high - rate.value)) ** 2
-        sizes += (rate.value - share) ** 2 * sums.spread
-    spread = Z * Z * effect * sizes / total**2
-    low, high = max(0.0, share - math.sqrt(below + spread)), min(1.0, share + math.sqrt(above + spread))
-    return Interval(share, low, high)
+    parts = [(sums.weight, _rate(sums, effect), sums.spread) for sums in _merged(classes)]
+    share = sum(weight * rate.value for weight, rate, _ in parts) / sum(weight for weight, _, _ in parts)
+    return combine(share, parts, Z * Z * effect)
 
 
 def _merged(classes: Sequence[tuple[ClassKey, CascadeSums]]) -> list[CascadeSums]:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from judges.agreement.intervals import Interval, Z, wilson
+from judges.agreement.intervals import Interval, Z, combine, wilson
 
 MANY_SESSIONS: Final = 200
 """From this number the normal quantile replaces Student's t, and a history determines a design effect."""
@@ -223,22 +223,15 @@ def _with_unknown(window: Sums, *, passed: bool) -> dict[int, ClassSums]:
 
 
 def _interval(classes: Mapping[int, ClassSums], effect: float, z: float) -> Interval:
+    def of(sums: ClassSums) -> Interval:
+        return wilson(sums.passed / sums.weight, sums.weight**2 / (effect * sums.squares), z)
+
     total = Sums(dict(classes)).total
-    share = total.passed / total.weight
-    below = above = sizes = 0.0
-    for of_class in classes.values():
-        part = of_class.weight / total.weight
-        middle, low, high = wilson(
-            of_class.passed / of_class.weight, of_class.weight**2 / (effect * of_class.squares), z
-        )
-        below += (part * (middle - low)) ** 2
-        above += (part * (high - middle)) ** 2
-        sizes += (middle - share) ** 2 * max(0.0, of_class.squares - of_class.weight)
-    spread = z * z * effect * sizes / total.weight**2
-    low, high = max(0.0, share - math.sqrt(below + spread)), min(1.0, share + math.sqrt(above + spread))
+    parts = [(each.weight, of(each), max(0.0, each.squares - each.weight)) for each in classes.values()]
+    share, low, high = combine(total.passed / total.weight, parts, z * z * effect)
     few = any(of_class.judgements < _FEW_JUDGEMENTS for of_class in classes.values())
     if few or len(classes) >= _MANY_CLASSES:
-        whole = wilson(share, total.weight**2 / (effect * total.squares), z)
+        whole = of(total)
         low, high = min(low, whole.low), max(high, whole.high)
     return Interval(share, low, high)
 

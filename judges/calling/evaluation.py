@@ -134,7 +134,7 @@ async def evaluate(  # noqa: PLR0911 - each is a way in which it ends
         answered = await _in_time(AnswerLoop(call, stats), truncated.prompts, deadline)
     except UnscoredError as error:
         if judge.exploration is not None:
-            error = agent().RetryGuard(judge.exploration.limits, earlier_calls, calls, deadline).end(error)
+            error = agent().end_of_attempt(error, judge.exploration.limits, earlier_calls, calls, deadline)
         cause = error.error or ModelError("")
         return Assessment(
             "unscored",
@@ -185,7 +185,7 @@ def _details(stats: "ExplorationStats | None", left_out: Mapping[str, int]) -> d
 
 async def _in_time(loop: "AnswerLoop", prompts: Sequence[Prompt], deadline: Deadline | None) -> list[AnsweredPrompt]:
     try:
-        async with deadline or nullcontext():
+        async with nullcontext() if deadline is None else deadline.block:
             return await loop.all(prompts)
     except TimeoutError as error:
         if deadline is None or not deadline.has_passed:

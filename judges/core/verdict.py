@@ -16,19 +16,9 @@ from msgspec import Struct, field
 from tracejudge import Trace
 
 FinalReason = Literal[
-    "disagreement",
-    "missing_input",
-    "input_too_long",
-    "content_filter",
-    "refusal",
-    "truncated",
-    "invalid_answer",
-    "out_of_range",
-    "incomplete",
-    "over_budget",
-    "bad_request",
-    "judge_failed",
-]
+    "disagreement", "missing_input", "input_too_long", "content_filter", "refusal", "truncated", "invalid_answer",
+    "out_of_range", "incomplete", "over_budget", "bad_request", "judge_failed",
+]  # fmt: skip
 PassingReason = Literal[
     "timeout", "rate_limited", "judge_unavailable", "judge_rejected", "unknown_judge_version", "internal_error"
 ]

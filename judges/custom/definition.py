@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct, inspect
+from msgspec import Meta, Struct, inspect, structs
 
 from judges.core.faults import Fault, Kind, SettingsError, fault_of
 from judges.core.judge import RULE, has_text, is_name
@@ -82,24 +82,15 @@ def listed(names: Iterable[str]) -> str:
 
 
 _OF_OTHERS: Final[Mapping[str, str]] = {
-    "hallucination": "groundedness",
-    "hallucinations": "groundedness",
-    "toxicity": "safety",
-    "harmfulness": "safety",
-    "answer_relevancy": "answer_relevance",
-    "response_relevancy": "answer_relevance",
-    "context_precision": "retrieval_relevance",
-    "contextual_precision": "retrieval_relevance",
-    "contextual_relevancy": "retrieval_relevance",
-    "context_recall": "context_sufficiency",
-    "contextual_recall": "context_sufficiency",
+    **dict.fromkeys(("hallucination", "hallucinations"), "groundedness"),
+    **dict.fromkeys(("toxicity", "harmfulness"), "safety"),
+    **dict.fromkeys(("answer_relevancy", "response_relevancy"), "answer_relevance"),
+    **dict.fromkeys(("context_precision", "contextual_precision", "contextual_relevancy"), "retrieval_relevance"),
+    **dict.fromkeys(("context_recall", "contextual_recall"), "context_sufficiency"),
     "factual_correctness": "correctness",
-    "max_concurrency": "max_in_flight",
-    "concurrency": "max_in_flight",
+    **dict.fromkeys(("max_concurrency", "concurrency"), "max_in_flight"),
     "api_key": "api_key_env",
-    "url": "base_url",
-    "endpoint": "base_url",
-    "api_base": "base_url",
+    **dict.fromkeys(("url", "endpoint", "api_base"), "base_url"),
 }
 """Names that other tools have for judges and keys."""
 
@@ -136,6 +127,7 @@ UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
 MISSING: Final = re.compile(r"missing required field `([^`]*)`")
 PATH: Final = re.compile(r" - at `\$\.?([^`]*)`")
 _STEP: Final = re.compile(r"\[\d+\]|[^.\[\]]+")
+_INDEX: Final = re.compile(r"\[(?:\d+|\.\.\.)\]")
 
 
 def is_definition(table: Mapping[str, object]) -> bool:
@@ -224,37 +216,32 @@ def convert(table: object, kind: type[S], path: str = "") -> S:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        text, cause = str(error), error
-    match = PATH.search(text)
-    steps = [step for step in _STEP.findall(match[1] if match else "") if not step.startswith("[")]
-    here = ".".join(filter(None, (path, *steps)))
-    # A place in a list is named by its key, so the type of the whole list is described.
-    schema = type_at(inspect.type_info(kind), ".".join(steps))
-    fields = fields_of(schema)
+        # A place in a list is named by its key, so the type of the whole list is described.
+        text, cause = PATH.sub(lambda path: _INDEX.sub("", path[0]), str(error)), error
+    fault = conversion_fault(path, kind, text)
     if name := UNKNOWN.search(text):
-        place = here or next((kind for kind in KINDS if kind in fields), "")
-        key, fix = ".".join(filter(None, (here, short(name[1])))), _BY_PLACE.get(place, {}).get(name[1])
-        if fix is not None:
-            raise DefinitionError(key, fix, "conflict") from cause
-        raise DefinitionError(key, f"unknown key{nearest(name[1], fields)}", "unknown-key") from cause
-    if name := MISSING.search(text):
-        key = ".".join(filter(None, (here, name[1])))
-        raise DefinitionError(key, f"is missing; it must be {expected(fields[name[1]])}", "missing-key") from cause
-    raise DefinitionError(here or "the table", f"must be {expected(schema)}") from cause
+        here = fault.key.removesuffix(name[1]).removesuffix(".")
+        place = here or next((key for key in KINDS if key in kind.__struct_fields__), "")
+        fault = structs.replace(fault, key=".".join(filter(None, (here, short(name[1])))))
+        if (fix := _BY_PLACE.get(place, {}).get(name[1])) is not None:
+            raise DefinitionError(fault.key, fix, "conflict") from cause
+    message = "; ".join(filter(None, (fault.text, fault.fix)))
+    raise DefinitionError(fault.key or "the table", message, fault.code) from cause
 
 
-def conversion_fault(key: str, kind: Any, error: msgspec.ValidationError) -> Fault:
-    """Describe the error of a conversion to ``kind``; ``key`` is the converted key."""
+def conversion_fault(key: str, kind: Any, error: msgspec.ValidationError | str) -> Fault:
+    """Describe the error of a conversion to ``kind``; ``key`` is the converted key, empty for the whole."""
     text = str(error)
     match = PATH.search(text)
     path = match[1] if match else ""
-    key = f"{key}{'' if not path or path.startswith('[') else '.'}{path}"
+    key = f"{key}{'' if not key or not path or path.startswith('[') else '.'}{path}"
     schema = type_at(inspect.type_info(kind), path)
     example = ", as { input = 0.10, output = 0.50 }" if ".price" in key else ""
     if name := UNKNOWN.search(text):
-        return unknown_name_fault(f"{key}.{name[1]}", "unknown key", name[1], fields_of(schema), "unknown-key")
+        whole = ".".join(filter(None, (key, name[1])))
+        return unknown_name_fault(whole, "unknown key", name[1], fields_of(schema), "unknown-key")
     if name := MISSING.search(text):
-        return missing_fault(f"{key}.{name[1]}", schema, name[1], example)
+        return missing_fault(".".join(filter(None, (key, name[1]))), schema, name[1], example)
     return fault_of(key, f"must be {expected(schema)}{example}")
 
 

@@ -87,11 +87,6 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     def own(metric: str) -> str:
         return name if metric == base.name else metric
 
-    def score(trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
-        reading = base.score(trace, answered)
-        scores = tuple(structs.replace(score, metric=own(score.metric)) for score in reading.scores)
-        return reading._replace(scores=scores)
-
     form = base.decision_form
     if form is not None:
         form = _with_guidance(form, guidance, own, base.metric_names)
@@ -102,7 +97,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         metrics=tuple(replace(metric, name=own(metric.name)) for metric in base.metrics),
         fixed_parts=tuple(map(with_guidance, base.fixed_parts)),
         prompts=prompts,
-        score=score,
+        score=lambda trace, answered: _renamed(base.score(trace, answered), own),
         make=None,
         decision_form=form,
         model=definition.model,
@@ -118,13 +113,12 @@ def _with_guidance(
 
     def score(trace: Trace, answered: Sequence[AnsweredPrompt], calibrations: Mapping[str, Calibration]) -> Reading:
         of_base = {metric: calibrations[own(metric)] for metric in metrics if own(metric) in calibrations}
-        reading = form.score(trace, answered, of_base)
-        scores = tuple(structs.replace(score, metric=own(score.metric)) for score in reading.scores)
+        reading = _renamed(form.score(trace, answered, of_base), own)
         raw = cast("Mapping[str, float]", reading.details.get(typed_questions.UNCORRECTED, {}))
         details = dict(reading.details)
         if raw:
             details[typed_questions.UNCORRECTED] = {own(metric): value for metric, value in raw.items()}
-        return reading._replace(scores=scores, details=details)
+        return reading._replace(details=details)
 
     return replace(
         form,
@@ -132,3 +126,8 @@ def _with_guidance(
         fixed_parts=(*form.fixed_parts, end),
         score=score,
     )
+
+
+def _renamed(reading: Reading, own: Callable[[str], str]) -> Reading:
+    scores = (structs.replace(score, metric=own(score.metric)) for score in reading.scores)
+    return reading._replace(scores=tuple(scores))

@@ -12,8 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from judges.agent.conversation import TEXTS, TOOL_RESULTS, Conversation, ExplorationStats
 from judges.agent.loop import TokenBudget
 from judges.agent.toolbox import TOOLS, TraceToolbox
-from judges.core.exploration import Exploration, Limits
-from judges.core.judge import Judge, Unit
+from judges.core.judge import Exploration, Judge, Limits, Unit
 from judges.core.prompt import MATERIAL_RULES, Prompt, marked, render
 from judges.custom.definition import (
     DefinitionError,

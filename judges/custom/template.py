@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -335,33 +335,22 @@ SCORING: Final = "documents/1"  # Revision of how several answers are combined.
 _MAX_DOCUMENTS: Final = 100  # Each is a request; further documents are only counted.
 
 
-class _DocumentResult(NamedTuple):
-    """The outcome of one document; no score if the model could not tell."""
-
-    document: Retrieved
-    score: Score | None
-    rationale: str | None
-
-    def details(self) -> Mapping[str, object]:
-        """Return the entry in a verdict's details."""
-        entry: dict[str, object] = {"rank": self.document.rank}
-        if self.document.id is not None:
-            entry["id"] = self.document.id
-        if self.score is not None:
-            entry |= {"value": self.score.value, "raw": self.score.raw, "passed": self.score.passed}
-        return {**entry, "rationale": self.rationale} if self.rationale else entry
-
-
 def _document_score(form: AnswerForm, pass_share: float, trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
     """Combine the answers about all documents: the mean of their values, and whether enough of them pass."""
-    rows = []
+    entries, scores = list[dict[str, object]](), list[Score]()
     for answer in answered:
+        document: Retrieved = answer.prompt.about
         reading = form.judge.score(trace, [answer])
-        rows.append(_DocumentResult(answer.prompt.about, next(iter(reading.scores), None), reading.rationale))
-    details: dict[str, object] = {"documents": [row.details() for row in rows]}
-    if (further := len(of_context(trace.context)) - len(rows)) > 0:
+        entry: dict[str, object] = {"rank": document.rank}
+        if document.id is not None:
+            entry["id"] = document.id
+        for score in reading.scores[:1]:  # None if the model could not tell.
+            entry |= {"value": score.value, "raw": score.raw, "passed": score.passed}
+            scores.append(score)
+        entries.append({**entry, "rationale": reading.rationale} if reading.rationale else entry)
+    details: dict[str, object] = {"documents": entries}
+    if (further := len(of_context(trace.context)) - len(entries)) > 0:
         details["documents_left_out"] = further
-    scores = [row.score for row in rows if row.score is not None]
     if not scores:
         return Reading((), "No document was judged.", details)
     value = sum(score.value for score in scores) / len(scores)
@@ -370,8 +359,8 @@ def _document_score(form: AnswerForm, pass_share: float, trace: Trace, answered:
     raw = sum(raws) / len(raws) if len(raws) == len(scores) else value
     rated = [score.passed for score in scores if score.passed is not None]
     passed = sum(rated) / len(rated) >= pass_share if rated else None
-    failing = [str(row.document.rank) for row in rows if row.score is not None and row.score.passed is False]
-    unknown = [str(row.document.rank) for row in rows if row.score is None]
+    failing = [str(entry["rank"]) for entry in entries if entry.get("passed") is False]
+    unknown = [str(entry["rank"]) for entry in entries if "value" not in entry]
     text = f"Mean over {len(scores)} documents"
     text += f"; not passed: rank {', '.join(failing)}" if failing else ""
     text += f"; left open: rank {', '.join(unknown)}" if unknown else ""

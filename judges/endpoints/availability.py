@@ -1,7 +1,7 @@
 """When calls to an endpoint are held back: after failures (circuit breaker), and by the limits that it announces."""
 
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 from judges.core.backoff import Draw, backoff_s
 from judges.core.model import ModelError, ModelRejectedError, ModelUnavailableError, Quota, RateLimitedError, Window
@@ -113,15 +113,12 @@ class Circuit:
         self.probe_at = now + backoff_s(self._failed_probes, *limits, self._draw)
 
 
-class _Quota:
+class _Quota(NamedTuple):
     """``left`` units remain until ``until`` for the calls that began after call ``number``."""
 
-    __slots__ = ("left", "number", "until")
-
-    def __init__(self, left: float, number: int, until: float) -> None:
-        self.left = left
-        self.number = number
-        self.until = until
+    left: float
+    number: int
+    until: float
 
 
 class RateLimitState:

@@ -13,8 +13,18 @@ from msgspec import Struct
 
 from judges.agent.conversation import TEXTS, TOOL_RESULTS
 from judges.agent.transcript import SHORTENING, Transcript, tools_block, transcript, with_calls
-from judges.core.exploration import Exploration, Limits
-from judges.core.judge import MIN_OUTPUT_TOKENS, Answer, AnsweredPrompt, Judge, Metric, Needs, NoSettings, Reading
+from judges.core.judge import (
+    MIN_OUTPUT_TOKENS,
+    Answer,
+    AnsweredPrompt,
+    Exploration,
+    Judge,
+    Limits,
+    Metric,
+    Needs,
+    NoSettings,
+    Reading,
+)
 from judges.core.prompt import (
     MATERIAL_RULES,
     OBJECT_RULES,

@@ -16,16 +16,16 @@ from msgspec import Raw, Struct
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.prompt import Message
-from judges.models.http import HttpEndpoint, Reply
+from judges.models.http import EndpointModel, Reply
 from judges.models.provider import ANTHROPIC_URL, ProbeRequest, join_path, read_access
 from judges.models.replies import (
     UNREADABLE,
-    anthropic_quota,
     calls_so_far,
     decode_reply,
     finish_reason,
     keep_state,
     read_call,
+    read_quota,
     reply_fields,
     sendable_name,
     sendable_object,
@@ -53,14 +53,11 @@ class _Message(Struct):
 _Blocks = Sequence[tuple[str, dict[str, Any], Raw]]
 
 
-class AnthropicModel:
+class AnthropicModel(EndpointModel):
     """A judge model behind a `/v1/messages` endpoint."""
 
     def __init__(self, settings: ModelSettings, api_key: str | None, proxy: str | None = None) -> None:
-        self.settings = settings
-        self._endpoint = HttpEndpoint(
-            _below_version(settings.base_url, "/messages"), _headers(api_key), settings, proxy
-        )
+        super().__init__(settings, _below_version(settings.base_url, "/messages"), _headers(api_key), proxy)
         self._output = OutputBound(settings, DEFAULT_MAX_OUTPUT_TOKENS)
         self._options = Options(self._endpoint, self._output, {"output_config": "key_patterns"})
         self._schemas = SchemaOptions(
@@ -98,10 +95,6 @@ class AnthropicModel:
         response = _response(request, reply, message, blocks)
         self._output.learn(response, shows_thinking=any(kind in _THINKING for kind, *_ in blocks))
         return response
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._endpoint.aclose()
 
 
 def _below_version(base_url: str | None, path: str) -> str:
@@ -206,7 +199,7 @@ def _response(request: ChatRequest, reply: Reply, message: _Message, blocks: _Bl
         response_id=fields.id,
         model=fields.model,
         invalid=fields.invalid,
-        quota=anthropic_quota(reply.headers),
+        quota=read_quota(reply.headers),
         tool_calls=calls,
         # The thinking as it was written, with its place among texts and calls.
         provider_state=keep_state(Raw(msgspec.json.encode(places))) if has_thinking else None,

@@ -29,10 +29,10 @@ from judges.core.model import (
     ModelTimeoutError,
     ModelUnavailableError,
 )
-from judges.models.http import HttpEndpoint, Reply
+from judges.models.http import EndpointModel, Reply
 from judges.models.pairs import Description, lay_out, load_description
 from judges.models.provider import ModelSettingsError, ProbeRequest, bearer, check_endpoint, read_access
-from judges.models.replies import UNREADABLE, decode_reply, openai_quota, reply_fields
+from judges.models.replies import UNREADABLE, decode_reply, read_quota, reply_fields
 from judges.models.reply_errors import no_chat_reply, read_fault, translated
 from judges.requests.request import LARGE_CHARS, offload_if_large
 
@@ -76,15 +76,14 @@ class _Read(NamedTuple):
     invalid: tuple[str, ...] = ()
 
 
-class HttpClassifier:
+class HttpClassifier(EndpointModel):
     """A classifier behind a server."""
 
     def __init__(
         self, settings: ModelSettings, description: Description, api_key: str | None, proxy: str | None = None
     ) -> None:
-        self.settings = settings
+        super().__init__(settings, settings.base_url or "", bearer(api_key), proxy)
         self._description = description
-        self._endpoint = HttpEndpoint(settings.base_url or "", bearer(api_key), settings, proxy)
         self._most = 32  # The default limit of text-embeddings-inference.
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
@@ -118,7 +117,7 @@ class HttpClassifier:
                 texts = [[each.text] if each.pair is None else [each.text, each.pair] for each in batch]
                 body = {"inputs": texts, "truncate": False, "raw_scores": False}
             reply = await self._endpoint.post(msgspec.json.encode(body))
-            quota = openai_quota(reply.headers)
+            quota = read_quota(reply.headers)
             if reply.status == httpx.codes.OK:
                 reads.append(self._read(reply, len(batch)))
                 sent += len(batch)
@@ -133,10 +132,6 @@ class HttpClassifier:
             invalid=tuple({name: None for read in reads for name in read.invalid}),
             decisions=layout.decide(questions, [value for read in reads for value in read.values]),
         )
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._endpoint.aclose()
 
     @property
     def _predicts(self) -> bool:

@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from judges.core.decision import Decision, Question, read_probabilities
 from judges.core.model import BadModelRequestError, ChatRequest, ChatResponse, Dialect, ModelSettings
-from judges.models.http import HttpEndpoint
-from judges.models.provider import ProbeRequest, bearer, join_path, read_access
-from judges.models.replies import UNREADABLE, decode_reply, openai_quota, reply_fields
+from judges.models.http import EndpointModel
+from judges.models.provider import bearer, join_path, read_access
+from judges.models.replies import UNREADABLE, decode_reply, read_quota, reply_fields
 from judges.models.reply_errors import no_chat_reply, read_fault, translated
 
 T = TypeVar("T")
@@ -39,14 +39,6 @@ class _Reply(Struct, Generic[T]):
     answers: T
     model: Any = None
     usage: Any = None
-
-
-class _Found(NamedTuple):
-    """The content of a reply: one decision for each question, and fields beside them."""
-
-    decisions: tuple[Decision, ...]
-    model: object
-    usage: object
 
 
 def _name(place: int) -> str:
@@ -73,18 +65,16 @@ def _openai_body(request: ChatRequest) -> dict[str, object]:
     return {"input": messages, "questions": questions}
 
 
-def _read_openai(questions: Sequence[Question], body: bytes) -> _Found:
-    reply = decode_reply(body, _Reply[list[Any]])
+def _read_openai(questions: Sequence[Question], written: list[Any]) -> list[Decision]:
     # Thoughts are no answers.
-    answers = [each for each in reply.answers if not (isinstance(each, dict) and each.get("type") == "reasoning")]
+    answers = [each for each in written if not (isinstance(each, dict) and each.get("type") == "reasoning")]
     if len(answers) > len(questions):
         # The reply does not tell which answers are superfluous.
-        return _Found((_INVALID,) * len(questions), reply.model, reply.usage)
-    missing = (_INCOMPLETE,) * (len(questions) - len(answers))
+        return [_INVALID] * len(questions)
     read = [
         _read_answer(answer, partial(_openai_answer, place, questions[place])) for place, answer in enumerate(answers)
     ]
-    return _Found((*read, *missing), reply.model, reply.usage)
+    return read + [_INCOMPLETE] * (len(questions) - len(answers))
 
 
 def _read_answer(answer: object, read: Callable[[_Answer], Decision]) -> Decision:
@@ -125,13 +115,11 @@ def _systemone_question(question: Question) -> dict[str, object]:
     return {"type": question.kind, "instructions": question.instructions, "criteria": criteria}
 
 
-def _read_systemone(questions: Sequence[Question], body: bytes) -> _Found:
-    reply = decode_reply(body, _Reply[dict[str, Any]])
-    read = [
-        _read_answer(reply.answers.get(_name(place)), partial(_systemone_answer, question))
+def _read_systemone(questions: Sequence[Question], answers: dict[str, Any]) -> list[Decision]:
+    return [
+        _read_answer(answers.get(_name(place)), partial(_systemone_answer, question))
         for place, question in enumerate(questions)
     ]
-    return _Found(tuple(read), reply.model, reply.usage)
 
 
 def _systemone_answer(question: Question, answer: _Answer) -> Decision:
@@ -157,31 +145,30 @@ def _by_option(question: Question, values: Mapping[Any, object], names: Sequence
 class _Form(NamedTuple):
     path: str  # Below `base_url`.
     body: Callable[[ChatRequest], dict[str, object]]  # Everything but the model.
-    read: Callable[[Sequence[Question], bytes], _Found]  # Raises one of ``UNREADABLE``.
+    reply: type[_Reply[Any]]
+    read: Callable[[Sequence[Question], Any], list[Decision]]  # Reads the answers of a reply.
 
 
 _FORMS: Final[Mapping[Dialect, _Form]] = {
-    "openai": _Form("/decisions", _openai_body, _read_openai),
+    "openai": _Form("/decisions", _openai_body, _Reply[list[Any]], _read_openai),
     "systemone": _Form(
         "/systemone",
         lambda request: {
             "state": "\n\n".join(message.content for message in request.messages),
             "questions": {_name(place): _systemone_question(each) for place, each in enumerate(request.questions)},
         },
+        _Reply[dict[str, Any]],
         _read_systemone,
     ),
 }
 
 
-class DecisionModel:
+class DecisionModel(EndpointModel):
     """A model behind an endpoint for decisions."""
 
     def __init__(self, settings: ModelSettings, api_key: str | None, proxy: str | None = None) -> None:
-        self.settings = settings
         self._form = _FORMS[settings.dialect or "openai"]
-        self._endpoint = HttpEndpoint(
-            join_path(settings.base_url or "", self._form.path), bearer(api_key), settings, proxy
-        )
+        super().__init__(settings, join_path(settings.base_url or "", self._form.path), bearer(api_key), proxy)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer the questions of one request, or raise ``ModelError``."""
@@ -195,30 +182,21 @@ class DecisionModel:
         if reply.status != httpx.codes.OK:
             raise translated(reply, read_fault(reply.body), body, self._endpoint)
         try:
-            response = self._form.read(questions, reply.body)
+            content = decode_reply(reply.body, self._form.reply)
         except UNREADABLE as error:
             raise no_chat_reply(reply, "the reply holds no decisions", "an endpoint for decisions") from error
-        fields = reply_fields(None, response.model, response.usage, ("input_tokens", "output_tokens"))
+        fields = reply_fields(None, content.model, content.usage, ("input_tokens", "output_tokens"))
         return ChatResponse(
             text="",
             input_tokens=fields.tokens[0],
             output_tokens=fields.tokens[1],
             model=fields.model,
             invalid=fields.invalid,
-            quota=openai_quota(reply.headers),
-            decisions=response.decisions,
+            quota=read_quota(reply.headers),
+            decisions=tuple(self._form.read(questions, content.answers)),
         )
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._endpoint.aclose()
 
 
 def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> DecisionModel:
     """Make the model of checked settings, or raise ``ModelSettingsError``."""
     return DecisionModel(*read_access(settings, environment, proxy, settings.base_url or ""))
-
-
-def probe(settings: ModelSettings, key: str | None) -> ProbeRequest:
-    """Make the request that lists models."""
-    return ProbeRequest(join_path(settings.base_url or "", "/models"), bearer(key))

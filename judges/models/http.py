@@ -360,6 +360,18 @@ class HttpEndpoint:
             connection.close()
 
 
+class EndpointModel:
+    """A judge model behind one endpoint."""
+
+    def __init__(self, settings: ModelSettings, url: str, headers: Mapping[str, str], proxy: str | None = None) -> None:
+        self.settings = settings
+        self._endpoint = HttpEndpoint(url, headers, settings, proxy)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._endpoint.aclose()
+
+
 def _head(line: str, headers: Mapping[str, str]) -> bytes:
     lines = [f"{line} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     return "".join(f"{each}\r\n" for each in lines).encode("latin-1")

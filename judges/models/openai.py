@@ -17,8 +17,8 @@ from msgspec import Raw, Struct
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, ToolsRefusedError
 from judges.core.prompt import Message, ToolCall
-from judges.models.http import HttpEndpoint, Reply
-from judges.models.provider import ProbeRequest, bearer, join_path, read_access
+from judges.models.http import EndpointModel, Reply
+from judges.models.provider import bearer, join_path, read_access
 from judges.models.replies import (
     ABSENT,
     UNREADABLE,
@@ -28,8 +28,8 @@ from judges.models.replies import (
     finish_reason,
     join_states,
     keep_state,
-    openai_quota,
     read_call,
+    read_quota,
     reply_fields,
     sendable_name,
     sendable_object,
@@ -66,14 +66,11 @@ class _Completion(Struct):
     usage: Any = None
 
 
-class OpenAIModel:
+class OpenAIModel(EndpointModel):
     """A judge model behind a `/chat/completions` endpoint."""
 
     def __init__(self, settings: ModelSettings, api_key: str | None, proxy: str | None = None) -> None:
-        self.settings = settings
-        self._endpoint = HttpEndpoint(
-            join_path(settings.base_url or "", "/chat/completions"), bearer(api_key), settings, proxy
-        )
+        super().__init__(settings, join_path(settings.base_url or "", "/chat/completions"), bearer(api_key), proxy)
         self._output = OutputBound(settings)
         self._options = Options(self._endpoint, self._output, _INSTEAD_OF)
         self._schemas = SchemaOptions("response_format", _response_format)
@@ -92,10 +89,6 @@ class OpenAIModel:
         response = await self._ask(request, names_tools=True)
         self._always_names_tools = True
         return response
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._endpoint.aclose()
 
     async def _ask(self, request: ChatRequest, *, names_tools: bool) -> ChatResponse:
         messages = request.messages
@@ -202,7 +195,7 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
         response_id=fields.id,
         model=fields.model,
         invalid=fields.invalid,
-        quota=openai_quota(reply.headers),
+        quota=read_quota(reply.headers),
         tool_calls=calls,
         provider_state=state,
         elsewhere=() if text.strip() or (calls and request.offers_tools) else _elsewhere(message, calls, rest),
@@ -248,8 +241,3 @@ def _elsewhere(message: _Message, calls: Iterable[ToolCall], rest: Iterable[_Cho
 def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> OpenAIModel:
     """Make the model of checked settings, or raise ``ModelSettingsError``."""
     return OpenAIModel(*read_access(settings, environment, proxy, settings.base_url or ""))
-
-
-def probe(settings: ModelSettings, key: str | None) -> ProbeRequest:
-    """Make the request that lists models."""
-    return ProbeRequest(join_path(settings.base_url or "", "/models"), bearer(key))

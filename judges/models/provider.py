@@ -72,7 +72,10 @@ class Provider(NamedTuple):
 
     def probe(self, settings: ModelSettings, key: str | None) -> ProbeRequest | None:
         """Make the request by which `tracejudge doctor` reaches the endpoint with a key; None without an endpoint."""
-        return cast("ProbeRequest", import_module(self.module).probe(settings, key)) if self.has_probe else None
+        if not self.has_probe:
+            return None
+        probe = getattr(import_module(self.module), "probe", list_models)
+        return cast("ProbeRequest | None", probe(settings, key))
 
 
 def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
@@ -102,6 +105,11 @@ def join_path(base_url: str, path: str) -> str:
 
     url = httpx.URL(base_url)
     return str(url.copy_with(path=f"{url.path.rstrip('/')}{path}"))
+
+
+def list_models(settings: ModelSettings, key: str | None) -> ProbeRequest:
+    """Make the request that lists models, of providers that define no ``probe``."""
+    return ProbeRequest(join_path(settings.base_url or "", "/models"), bearer(key))
 
 
 def bearer(api_key: str | None) -> dict[str, str]:

@@ -103,11 +103,8 @@ def known_model(name: str) -> Mapping[str, Any]:
 
 
 _LEAST: Final[Mapping[str, int]] = {
-    "max_in_flight": 1,
-    "max_input_tokens": 1,
-    "max_output_tokens": 1,
+    **dict.fromkeys(("max_in_flight", "max_input_tokens", "max_output_tokens", "max_questions"), 1),
     "thinking_tokens": 0,
-    "max_questions": 1,
     "max_options": 2,
 }
 

@@ -78,38 +78,26 @@ def state_parts(state: Raw) -> Mapping[str, Raw]:
 _UNITS_S: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _MAX_CHARS: Final = 40
-# The headers with what is left, and with the time of its reset: of requests, then of each kind of tokens.
-_OPENAI: Final = tuple(
-    (f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}") for kind in ("requests", "tokens")
+# The headers with what is left, and with the time of its reset, of both APIs: of requests, then of each kind of tokens.
+_QUOTAS: Final = (
+    tuple((f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}") for kind in ("requests", "tokens")),
+    tuple(
+        (f"anthropic-ratelimit-{kind}-remaining", f"anthropic-ratelimit-{kind}-reset")
+        for kind in ("requests", "tokens", "input-tokens", "output-tokens")
+    ),
 )
-_ANTHROPIC: Final = tuple(
-    (f"anthropic-ratelimit-{kind}-remaining", f"anthropic-ratelimit-{kind}-reset")
-    for kind in ("requests", "tokens", "input-tokens", "output-tokens")
-)
-
-
-def openai_quota(headers: Mapping[str, str]) -> Quota | None:
-    """Read `x-ratelimit-*`; None without such headers."""
-    return _quota(headers, _OPENAI)
-
-
-def anthropic_quota(headers: Mapping[str, str]) -> Quota | None:
-    """Read `anthropic-ratelimit-*`; None without such headers."""
-    return _quota(headers, _ANTHROPIC)
 
 
 def read_quota(headers: Mapping[str, str]) -> Quota | None:
-    """Read either form: gateways often send the headers of another API than the one they serve."""
-    return openai_quota(headers) or anthropic_quota(headers)
-
-
-def _quota(headers: Mapping[str, str], names: Sequence[tuple[str, str]]) -> Quota | None:
-    # Every call comes here: without such headers it costs no more than looking for them.
-    if all(headers.get(left) is None for left, _ in names):
-        return None
-    requests, *tokens = (_window(headers, *each) for each in names)
-    scarcest = min((window for window in tokens if window), default=None, key=lambda window: window.left)
-    return None if requests is None and scarcest is None else Quota(requests, scarcest)
+    """Read `x-ratelimit-*` or `anthropic-ratelimit-*`: gateways often send those of another API than they serve."""
+    for names in _QUOTAS:
+        # Every call comes here: without such headers it costs no more than looking for them.
+        if any(left in headers for left, _ in names):
+            requests, *tokens = (_window(headers, *each) for each in names)
+            scarcest = min((window for window in tokens if window), default=None, key=lambda window: window.left)
+            if requests is not None or scarcest is not None:
+                return Quota(requests, scarcest)
+    return None
 
 
 def _window(headers: Mapping[str, str], left_name: str, reset_name: str) -> Window | None:

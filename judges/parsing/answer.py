@@ -15,10 +15,6 @@ import msgspec
 from judges.core.prompt import MATERIAL_RULES
 from judges.parsing.decoration import loose, number_of, truth_of
 
-_DOUBLED: Final = re.compile(r"\{\{(?=\s*(?:\"|\}\}))")
-_BRACE_OR_TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|\{\{|[{}"]', re.DOTALL)
-_MAX_BROKEN: Final = 3  # Each attempt may read the rest of the text.
-_MAX_DOUBLED_CHARS: Final = 64_000
 EntryT = TypeVar("EntryT")
 MAX_ANSWER_CHARS: Final = 400_000  # No judge's answer is longer; parsing a longer text would only cost time.
 _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
@@ -132,12 +128,6 @@ def check_length(text: str) -> None:
         raise InvalidAnswerError(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
 
 
-def with_single_braces(text: str) -> str:
-    """Undo doubled braces, which models copy from templates."""
-    # Braces doubled in a text of valid JSON belong to that text.
-    return single_braces(text) if "{{" in text and decode_json(text.strip()) is None else text
-
-
 def refuse_echo(text: str) -> None:
     """Raise ``CopiedAnswerError`` for a text with marks, keys or rules of its request: its verdict is copied."""
     if ("<<" in text or _RULES_HEADING in text) and _MARK.search(text) is not None:
@@ -242,9 +232,6 @@ def amount(answer: Mapping[str, object], key: str, highest: float) -> float:
 
 def truth(answer: Mapping[str, object], key: str) -> bool:
     """Return a boolean of an answer, also from a string in any case; raises ``InvalidAnswerError``."""
-    value = answer[key]
-    if isinstance(value, bool):
-        return value
     value = value_field(answer, key)
     if isinstance(value, str):
         value = truth_of(value)
@@ -354,38 +341,3 @@ def _end_of_thoughts(text: str) -> int:
         if objects_end <= mark.start():
             end = objects_end = mark.end()
     return end
-
-
-def single_braces(text: str) -> str:
-    """Halve the doubled braces of objects that match, at any depth; texts and single braces within stay as they are."""
-    if len(text) > _MAX_DOUBLED_CHARS:
-        return text
-    parts, end, broken = list[str](), 0, 0
-    while broken < _MAX_BROKEN and (opening := _DOUBLED.search(text, end)) is not None:
-        parts.append(text[end : opening.start()])
-        end, halved = _halved(text, opening.start())
-        parts.append(halved)
-        broken += halved.startswith("{{")
-    return "".join((*parts, text[end:])) if parts else text
-
-
-def _halved(text: str, start: int) -> tuple[int, str]:
-    """Return the end of the object that starts at a position and its text; of a broken object, its first two signs."""
-    parts, position, open_braces = list[str](), start, list[str]()
-    while (token := _BRACE_OR_TEXT.search(text, position)) is not None:
-        parts.append(text[position : token.start()])
-        sign, position = token[0], token.end()
-        if sign.startswith("{"):
-            # No JSON has two opening braces in a row, so these are always one that is doubled.
-            open_braces.append(sign)
-        elif sign == "}":
-            doubled = open_braces.pop() == "{{"
-            if doubled and not text.startswith("}", position):
-                break
-            position += doubled
-        elif sign == '"':
-            break
-        parts.append(sign if sign.startswith('"') else sign[0])
-        if not open_braces:
-            return position, "".join(parts)
-    return start + 2, text[start : start + 2]

@@ -1,9 +1,9 @@
-"""Repair a broken JSON object, and accept the repair only if it invents nothing.
+"""Repair a broken JSON object if nothing is lost or invented.
 
-The json-repair library always returns something: it closes what breaks off, takes the first of several values and drops
-what it cannot place. So the reader of this module parses the same text. It forgives what loses nothing (other quotation
-marks, quotation marks inside a text, a comma too many or too few, comments, bare words, a missing last brace) and fails
-if anything could be lost or added. A repair counts only if both results agree.
+Libraries for this always return something: they close what breaks off, take the first of several values and drop what
+they cannot place. This reader forgives what loses nothing (other quotation marks, quotation marks inside a text, a
+comma too many or too few, comments, bare words, doubled braces, a missing last brace) and fails if anything could be
+lost or added.
 """
 
 import json
@@ -12,11 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-_MAX_CHARS: Final = 64_000
-# json-repair takes quadratic time in the number of opening brackets: 8 kB of `{"{"` take 2.5 s.
-_MAX_OPENINGS: Final = 300
 _MAX_DEPTH: Final = 20
-_MAX_LABEL_CHARS: Final = 40  # Shorter texts may be labels, keys or numbers, in which every character counts.
 _CLOSERS: Final[Mapping[str, str]] = {'"': '"', "'": "'", "\u201c": "\u201d\u201c", "\u201e": "\u201c\u201d"}
 _GAP: Final = re.compile(r"(?:\s+|//[^\n]*|#[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _END: Final = re.compile(r"\s*(?:```\s*)?\Z")
@@ -24,13 +20,17 @@ _AFTER_KEY: Final = re.compile(r"\s*:")
 _CLOSING: Final = r"[}\]]|//|#|/\*|(?:```\s*)?\Z"
 _NEXT_KEY: Final = r"[ \t]*\n\s*[\"'\u201c]\w+[\"'\u201d]\s*:"
 _AFTER_TEXT: Final = re.compile(rf"\s*(?:,|{_CLOSING})|{_NEXT_KEY}")
+# A list has no keys by which the loss of an item would show, so a text in it holds no quotation marks.
+_AFTER_ITEM: Final = re.compile(r"\s*(?:[,\]]|//|#|/\*)")
 # A comma ends a text only before a key: `called "Meteor", so` goes on.
 _BEFORE_KEY: Final = re.compile(rf"\s*(?:,\s*(?:[\"'\u201c\u201e]|\w+\s*:|{_CLOSING})|{_CLOSING})|{_NEXT_KEY}")
 _BARE_KEY: Final = re.compile(r"(\w+)\s*:")
-_BARE_VALUE: Final = re.compile(r"[^,{}\[\]\"\n/#]+(?=[,}\]\n/#])")
+_BARE_VALUE: Final = re.compile(r"(?!(?i:nan|infinity)\b)[^,{}\[\]\"\n/#]+(?=[,}\]\n/#])")
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,18})?(?:\.[0-9]{1,18})?(?<=\d)")
+_ESCAPE: Final = re.compile(r"""\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\'|[\\"]""")
+# What JSON has for signs within a text that are no escape of it, such as a backslash of LaTeX.
+_QUOTED: Final[Mapping[str, str]] = {"\\'": "'", "\\": "\\\\", '"': '\\"'}
 _LITERALS: Final[Mapping[str, object]] = {"true": True, "false": False, "null": None, "none": None}
-_SIGNS: Final = re.compile(r"[\W_]+")
 
 
 class Repaired(NamedTuple):
@@ -51,40 +51,12 @@ class UnrepairableError(ValueError):
 
 def repair_json(text: str, start: int) -> Repaired:
     """Repair the broken object that starts at a position; raises ``UnrepairableError``."""
-    plain, end = _read(text, start)
-    broken, repaired = text[start:end], None
-    import json_repair  # noqa: PLC0415 - most answers need no repair
-
-    # Larger objects would block every other evaluation of the process.
-    if len(broken) <= _MAX_CHARS and sum(map(broken.count, "{[(")) <= _MAX_OPENINGS:
-        with suppress(ValueError, RecursionError):
-            repaired = json_repair.loads(broken)
-    if not isinstance(repaired, dict) or not _same(plain, repaired):
-        raise UnrepairableError(end - 1)
-    return Repaired(repaired, end)
-
-
-def _read(text: str, start: int) -> tuple[dict[str, object], int]:
     try:
-        return _Reader(text, _AFTER_TEXT).mapping(start, 1)
+        return Repaired(*_Reader(text, _AFTER_TEXT).mapping(start, 1))
     except UnrepairableError as error:
         with suppress(UnrepairableError):
-            return _Reader(text, _BEFORE_KEY).mapping(start, 1)
+            return Repaired(*_Reader(text, _BEFORE_KEY).mapping(start, 1))
         raise error from None
-
-
-def _same(plain: object, repaired: object) -> bool:
-    """Compare structure and values of two results; in long texts, punctuation and blanks do not count."""
-    if isinstance(plain, dict) and isinstance(repaired, dict):
-        # A key at another place was put together from something else.
-        return list(plain) == list(repaired) and all(_same(value, repaired[key]) for key, value in plain.items())
-    if isinstance(plain, list) and isinstance(repaired, list):
-        return len(plain) == len(repaired) and all(map(_same, plain, repaired))
-    if isinstance(plain, str) and isinstance(repaired, str):
-        if min(len(plain), len(repaired)) <= _MAX_LABEL_CHARS:
-            return plain.strip() == repaired.strip()
-        return _SIGNS.sub("", plain) == _SIGNS.sub("", repaired)
-    return type(plain) is type(repaired) and plain == repaired
 
 
 class _Reader:
@@ -96,9 +68,10 @@ class _Reader:
 
     def mapping(self, start: int, depth: int) -> tuple[dict[str, object], int]:
         fields: dict[str, object] = {}
-        position = self._gap(start + 1)
+        is_doubled = self._at(start + 1, "{")  # Models copy doubled braces from templates.
+        position = self._gap(start + 1 + is_doubled)
         while not self._at(position, "}"):
-            if depth == 1 and fields and _END.match(self.text, position):
+            if depth == 1 and fields and not is_doubled and _END.match(self.text, position):
                 return fields, position
             if self._at(position, *_CLOSERS):
                 key, end = self._text(position, _AFTER_KEY)
@@ -111,13 +84,15 @@ class _Reader:
                 raise UnrepairableError(position)
             fields[key], position = self._value(self._gap(position), depth, self._after_value)
             position = self._separator(position)
-        return fields, position + 1
+        if is_doubled and not self._at(position + 1, "}"):
+            raise UnrepairableError(position)
+        return fields, position + 1 + is_doubled
 
     def _list(self, start: int, depth: int) -> tuple[list[object], int]:
         items: list[object] = []
         position = self._gap(start + 1)
         while not self._at(position, "]"):
-            value, position = self._value(position, depth, _AFTER_TEXT)
+            value, position = self._value(position, depth, _AFTER_ITEM)
             items.append(value)
             position = self._separator(position)
         return items, position + 1
@@ -150,21 +125,18 @@ class _Reader:
             if mark[0][0] == "\\":
                 continue
             if after.match(self.text, mark.end()):
-                return self._unescaped(start + 1, mark.start()), mark.end()
-            if after is _AFTER_KEY or _AFTER_KEY.match(self.text, mark.end()):
+                raw = self.text[start + 1 : mark.start()]
+                if re.search(rf"(?<!\\)[{closers}][\s,]*[{closers}]", raw):
+                    # Perhaps the end of one text and the beginning of the next.
+                    break
+                if "\\" in raw:
+                    quoted = _ESCAPE.sub(lambda sign: _QUOTED.get(sign[0], sign[0]), raw)
+                    raw = str(json.loads(f'"{quoted}"', strict=False))
+                return raw, mark.end()
+            if after in {_AFTER_KEY, _AFTER_ITEM} or _AFTER_KEY.match(self.text, mark.end()):
                 # A key inside a text: it may be quoted by the text, or continue the answer.
                 raise UnrepairableError(None)
         raise UnrepairableError(None)
-
-    def _unescaped(self, start: int, end: int) -> str:
-        raw = self.text[start:end]
-        if "\\" not in raw:
-            return raw
-        quoted = re.sub(r'(?<!\\)((?:\\\\)*)"', r'\1\\"', raw).replace("\\'", "'")
-        try:
-            return str(json.loads(f'"{quoted}"', strict=False))
-        except ValueError:
-            return raw
 
     def _separator(self, position: int) -> int:
         """Skip one comma, which may be missing: the next key is unmistakable."""

@@ -14,12 +14,10 @@ from judges.parsing.answer import (
     decode_json,
     json_text,
     refuse_echo,
-    with_single_braces,
 )
 from judges.parsing.decoration import loose
-from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.layouts import grouped, layout, spelled
-from judges.parsing.object_reader import DECODER, JsonValue
+from judges.parsing.object_reader import JsonValue, object_at
 from judges.parsing.objects import rename, unwrapped
 from judges.parsing.withdrawal import is_withdrawn
 
@@ -34,13 +32,9 @@ _SUMMARY: Final = re.compile(
 )
 _SUMMARY_LINE: Final = re.compile(rf"^[ \t*_#>-]*{_SUMMARY.pattern}[^\n{{}}]*\s*\Z", re.IGNORECASE | re.MULTILINE)
 _MAX_DEPTH: Final = 5
-_MAX_REPAIRED_CHARS: Final = 64_000
-# For all repaired lines of an answer: the time of a repair is quadratic in the number of opening brackets.
-_MAX_REPAIRED_OPENINGS: Final = 300
 _OPENING: Final = re.compile(
     r"""\{(?=\s*(?:["'\u201c\u201e}]|//|/\*))|^[ \t]*+(?:(?:[-*,]|\d+\.)[ \t]*+)?\{""", re.MULTILINE
 )
-_NEXT_LINE: Final = re.compile(r"\n[ \t]*+(?:[\[,]\s*+)?\{")
 
 
 def read_objects(
@@ -56,14 +50,13 @@ def read_objects(
         last_key: An optional key, but required of a repaired object, which may have broken off before it.
     """
     check_length(text)
-    text = with_single_braces(text)
     whole = decode_json(text.strip()) if text.lstrip().startswith('"') else None
     if isinstance(whole, str):
         # JSON in a string.
         text = whole
-    form = _form(tuple(keys), list_key, last_key)
-    objects, summary = _objects(text, form, _lost_line(tuple(labels)))
-    _refuse_other_labels(summary, objects, keys[1], labels)
+    form = _form(tuple(keys), list_key, last_key, tuple(labels))
+    objects, summary = _objects(text, form)
+    form.refuse_other_labels(summary, objects)
     if not objects:
         raise InvalidAnswerError(f"no JSON object with the keys {', '.join(keys)}")
     last = objects[-1]
@@ -71,7 +64,7 @@ def read_objects(
     if len(objects) > 1 and (is_other or (keys[0] not in last and _is_summary(last))):
         # A summary at the end, such as the number of lines.
         del objects[-1]
-        _refuse_other_labels(json_text(last), objects, keys[1], labels)
+        form.refuse_other_labels(json_text(last), objects)
     for number, each in enumerate(objects, 1):
         for key in keys:
             if key not in each:
@@ -79,12 +72,12 @@ def read_objects(
     return tuple(objects)
 
 
-def _objects(text: str, form: "_Form", lost_line: re.Pattern[str]) -> tuple[list[Mapping[str, object]], str]:
+def _objects(text: str, form: "_Form") -> tuple[list[Mapping[str, object]], str]:
     """Return the objects in JSON, or those in another layout if there are none, and a summary behind them."""
     objects: list[Mapping[str, object]] = []
     position, summary = 0, ""
     for value in _whole(text) or _values_within(text):
-        _refuse_part(text[position : value.start], form, lost_line if objects else None)
+        form.refuse_part(text[position : value.start], has_lost_lines=bool(objects))
         within = form.objects_of(value.value)
         if not value.is_whole and form.last_key is not None and not all(form.last_key in each for each in within):
             raise InvalidAnswerError(f"an object that is no JSON has no `{form.last_key}`")
@@ -98,7 +91,7 @@ def _objects(text: str, form: "_Form", lost_line: re.Pattern[str]) -> tuple[list
         behind = text[position:]
         if last := _SUMMARY_LINE.search(behind):
             behind, summary = behind[: last.start()], last[0]
-        _refuse_part(_SENTENCE.sub("", behind), form, lost_line)
+        form.refuse_part(_SENTENCE.sub("", behind))
         if is_withdrawn(behind):
             raise InvalidAnswerError("the answer is withdrawn behind its end")
     elif _BEGUN.search(text) is None:
@@ -111,28 +104,43 @@ def _is_summary(fields: Mapping[str, object]) -> bool:
     return any(_SUMMARY.match(key) for key in fields)
 
 
-def _refuse_other_labels(
-    summary: str, objects: Sequence[Mapping[str, object]], label_key: str, labels: Sequence[str]
-) -> None:
-    """Refuse a summary with a label that no object has, or more often than objects have it."""
-    if not summary or not labels:
-        return
-    counts = Counter(loose(str(each.get(label_key))) for each in objects)
-    for mention in _mentioned(tuple(labels)).finditer(summary):
-        number = mention[1] or mention[3]
-        if (1 if number is None else int(number)) > counts[loose(mention[2])]:
-            raise InvalidAnswerError("the summary of the answer has other labels than its objects")
-
-
 class _Form:
-    def __init__(self, keys: tuple[str, ...], list_key: str, last_key: str | None) -> None:
+    def __init__(self, keys: tuple[str, ...], list_key: str, last_key: str | None, labels: tuple[str, ...]) -> None:
         self.keys = (*keys, list_key, *((last_key,) if last_key else ()))
         self._exact = frozenset(self.keys)
         self.list_key = list_key
         self.last_key = last_key
         self.layout = layout(self.keys, keys[1:2])
         names = spelled(self.keys)
-        self.written = re.compile(rf"""["'\u201c\u201e](?:{names})["'\u201c\u201d]\s*:""", re.IGNORECASE)
+        self._written = re.compile(rf"""["'\u201c\u201e](?:{names})["'\u201c\u201d]\s*:""", re.IGNORECASE)
+        self._label_key = keys[1]
+        # Lines that were meant as answers: an array, the rest of an object, or a line with a label.
+        words = (rf"\b{re.escape(label)}\b" for label in labels)
+        self._lost_line = re.compile(
+            "|".join((r"^[ \t]*(?:\[(?!\s*(?:\]|\Z))|\{)", *words)), re.IGNORECASE | re.MULTILINE
+        )
+        # A label with its number, before or behind it, unless the label is denied.
+        menu = "|".join(re.escape(label).replace("_", "[ _-]") for label in sorted(labels, key=len, reverse=True))
+        number = "([0-9]{1,6})"
+        before = rf"(?:(?<!of ){number}\s+)?(?<!not )(?<!no )(?<!none )"
+        mentioned = rf"""{before}\b({menu})\b(?:["*_`]{{0,3}}\s?[:=(]\s?{number})?"""
+        self._mentioned = re.compile(mentioned if labels else "(?!)", re.IGNORECASE)
+
+    def refuse_other_labels(self, summary: str, objects: Sequence[Mapping[str, object]]) -> None:
+        """Refuse a summary with a label that no object has, or more often than objects have it."""
+        counts = Counter(loose(str(each.get(self._label_key))) for each in objects) if summary else Counter[str]()
+        for mention in self._mentioned.finditer(summary):
+            number = mention[1] or mention[3]
+            if (1 if number is None else int(number)) > counts[loose(mention[2])]:
+                raise InvalidAnswerError("the summary of the answer has other labels than its objects")
+
+    def refuse_part(self, outside: str, *, has_lost_lines: bool = True) -> None:
+        """Refuse text around the objects that contains a part of one, or repeats the material."""
+        if has_lost_lines and self._lost_line.search(outside) is not None:
+            raise InvalidAnswerError("a line of the answer is no object")
+        if self._written.search(outside):
+            raise InvalidAnswerError("a part of the answer stands outside of every object")
+        refuse_echo(outside)
 
     def objects_of(self, value: object, depth: int = 0) -> list[Mapping[str, object]]:
         """Return the objects of an array, of the list in which one object holds them, or of a wrapper of either."""
@@ -172,22 +180,6 @@ class _Form:
 _form = cache(_Form)
 
 
-@cache
-def _lost_line(labels: tuple[str, ...]) -> re.Pattern[str]:
-    """Match lines that were meant as answers: an array, the rest of an object, or a line with a label."""
-    words = (rf"\b{re.escape(label)}\b" for label in labels)
-    return re.compile("|".join((r"^[ \t]*(?:\[(?!\s*(?:\]|\Z))|\{)", *words)), re.IGNORECASE | re.MULTILINE)
-
-
-@cache
-def _mentioned(labels: tuple[str, ...]) -> re.Pattern[str]:
-    """Match a label with its number, before or behind it, unless the label is denied."""
-    names = "|".join(re.escape(label).replace("_", "[ _-]") for label in sorted(labels, key=len, reverse=True))
-    number = "([0-9]{1,6})"
-    before = rf"(?:(?<!of ){number}\s+)?(?<!not )(?<!no )(?<!none )"
-    return re.compile(rf"""{before}\b({names})\b(?:["*_`]{{0,3}}\s?[:=(]\s?{number})?""", re.IGNORECASE)
-
-
 def _whole(text: str) -> list[JsonValue]:
     """Read a text that is entirely JSON or JSON lines."""
     try:
@@ -202,36 +194,13 @@ def _whole(text: str) -> list[JsonValue]:
 
 def _values_within(text: str) -> Iterator[JsonValue]:
     """Yield the outermost objects of a text that has other text around or between them."""
-    position, chars, openings = 0, 0, 0
+    position = 0
     while (opening := _OPENING.search(text, position)) is not None:
-        start = opening.end() - 1
-        is_whole = True
-        try:
-            value, position = DECODER.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            value, position = _repaired_at(text, start)
-            is_whole = False
-            chars += position - start
-            openings += sum(text.count(sign, start, position) for sign in "{[(")
-        if chars > _MAX_REPAIRED_CHARS or openings > _MAX_REPAIRED_OPENINGS:
-            raise InvalidAnswerError("too much of the answer is no JSON")
-        yield JsonValue(value, start, position, is_whole)
-
-
-def _repaired_at(text: str, start: int) -> tuple[object, int]:
-    """Repair an object that ends with its line, or else one that spans several lines."""
-    following = _NEXT_LINE.search(text, start)
-    if following is not None:
-        try:
-            value, length = repair_json(text[start : following.start()], 0)
-        except UnrepairableError:
-            pass
-        else:
-            return value, start + length
-    try:
-        return repair_json(text, start)
-    except UnrepairableError as error:
-        raise InvalidAnswerError("an object of the answer cannot be read") from error
+        value = object_at(text, opening.end() - 1, is_line=True)
+        if value.value is None:
+            raise InvalidAnswerError("an object of the answer cannot be read")
+        yield value
+        position = value.end
 
 
 def _refuse_repeated(text: str, place: JsonValue, count: int, key: str) -> None:
@@ -243,12 +212,3 @@ def _refuse_repeated(text: str, place: JsonValue, count: int, key: str) -> None:
     written = re.compile(rf"{re.escape(name)}\s*:").findall(text, place.start, place.end)
     if len(written) > count:
         raise InvalidAnswerError(f"an object of the answer has several `{key}`")
-
-
-def _refuse_part(outside: str, form: _Form, lost_line: re.Pattern[str] | None) -> None:
-    """Refuse text around the objects that contains a part of one, or repeats the material."""
-    if lost_line is not None and lost_line.search(outside) is not None:
-        raise InvalidAnswerError("a line of the answer is no object")
-    if form.written.search(outside):
-        raise InvalidAnswerError("a part of the answer stands outside of every object")
-    refuse_echo(outside)

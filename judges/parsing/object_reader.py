@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # Maximum number of objects to repair in one answer: thousands would block every other evaluation.
 _MAX_BROKEN: Final = 100
 _MAX_DIGITS: Final = 300
+_NEXT_LINE: Final = re.compile(r"\n[ \t]*+(?:[\[,]\s*+)?\{")
 _CLOSED: Final = re.compile(r"\}[ \t]*(?=\n)")
 _PLACEHOLDER: Final = re.compile(r"<[\w ]+>|[^|]+\|[^|]+(?:\|[^|]+)*")
 _EXPLICIT: Final = re.compile(r"\[\[.*\]\]|\$*\\boxed\{.*\}\$*")  # A verdict on any line.
@@ -39,12 +41,13 @@ DISAGREEMENT: Final = "the answer holds two different results"
 ReadValue = Callable[[Mapping[str, object], str], object]  # Reads the value under a key, or raises `AnswerError`.
 
 
-class _Placed(NamedTuple):
-    """An answer, and the place of the object that holds it."""
+class JsonValue(NamedTuple):
+    """A JSON value in a text, None if it cannot be read; not whole if it was repaired and may have broken off."""
 
-    answer: Mapping[str, object]
+    value: Any
     start: int
     end: int
+    is_whole: bool = True
 
 
 class AnswerReader:
@@ -92,10 +95,10 @@ class AnswerReader:
                 text = text[: field.start] + " " * (end - field.start) + text[end:]
         return text
 
-    def _objects(self, text: str) -> list[_Placed] | None:
+    def _objects(self, text: str) -> list[JsonValue] | None:
         """Return the answers in the objects of a text; None if the last one is broken, or goes on outside of it."""
         form = self._form
-        objects: list[_Placed] = []
+        objects: list[JsonValue] = []
         is_lost, position, broken = False, 0, 0
         while (opening := form.opening.search(text, position)) is not None:
             outside = text[position : opening.start()]
@@ -106,7 +109,7 @@ class AnswerReader:
                 return None
             answers = [] if value is None else list(form.answers_in(value))
             if answers and not self._is_part(text, start - len(outside), form.written, start):
-                objects += (_Placed(answer, start, position) for answer in answers)
+                objects += (JsonValue(answer, start, position) for answer in answers)
                 is_lost = False
             elif value is None or form.written.search(text, start, position) is not None:
                 # A part of an answer, or an unreadable one: the answer before it may have been a draft.
@@ -125,15 +128,16 @@ class AnswerReader:
                 return True
         return False
 
-    def _object(self, placed: Sequence[_Placed]) -> Mapping[str, object]:
+    def _object(self, placed: Sequence[JsonValue]) -> Mapping[str, object]:
         """Return the answer of objects and of the lines beside them, which must agree."""
-        filled = [each for each in placed if not self._is_placeholder(each.answer)]
-        *earlier, (answer, _, end) = filled or placed
+        filled = [each for each in placed if not self._is_placeholder(each.value)]
+        *earlier, last = filled or placed
+        answer: Mapping[str, object] = last.value
         same = self._comparable(answer)
-        if any(self._comparable(object_.answer) != same for object_ in earlier):
+        if any(self._comparable(object_.value) != same for object_ in earlier):
             raise InvalidAnswerError(DISAGREEMENT)
         named = [(self._form.synonyms.get(fold_key(name), ""), value) for name, value in answer.items()]
-        beside = [Field(key, value, end - 1, end) for key, value in named if key in same and self._has_menu]
+        beside = [Field(key, value, last.end - 1, last.end) for key, value in named if key in same and self._has_menu]
         for field in (*self._decided, *beside):
             answered = self._compared(field.key, field.value)
             # Within an object, a line that cannot be read is a part of a text or of the object itself.
@@ -145,7 +149,7 @@ class AnswerReader:
         before, behind = _around(self._text, spans)
         self._refuse_stated(before, same, "before")
         self._refuse_stated(behind, same, "behind")
-        self._refuse_withdrawn(max([end, *(field.end for field in self._decided)]))
+        self._refuse_withdrawn(max([last.end, *(field.end for field in self._decided)]))
         return answer
 
     def _refuse_other_verdicts(self, spans: Sequence[tuple[int, int]], same: Sequence[object]) -> None:
@@ -305,25 +309,24 @@ def _simplified(value: object) -> object:
         return text
 
 
-class JsonValue(NamedTuple):
-    """A JSON value in a text, None if it cannot be read, and whether it was valid JSON without a repair."""
-
-    value: Any
-    start: int
-    end: int
-    is_whole: bool = True
-
-
-def object_at(text: str, start: int) -> JsonValue:
-    """Read the object that starts at a position, as JSON or repaired."""
+def object_at(text: str, start: int, *, is_line: bool = False) -> JsonValue:
+    """Read the object that starts at a position, as JSON or repaired; ``is_line``: it probably ends with its line."""
     try:
-        value, end = DECODER.raw_decode(text, start)
+        value, end = _DECODER.raw_decode(text, start)
         return JsonValue(value, start, end)
     except (ValueError, RecursionError):
         pass
     try:
+        # Of doubled braces the second one was found. They are closed by two, so the object has not broken off.
+        start -= text.startswith("{{", start - 1)
+        is_whole = text.startswith("{{", start)
+        following = _NEXT_LINE.search(text, start) if is_line else None
+        with suppress(UnrepairableError):
+            if following is not None:
+                value, length = repair_json(text[start : following.start()], 0)
+                return JsonValue(value, start, start + length, is_whole)
         repaired = repair_json(text, start)
-        return JsonValue(repaired.value, start, repaired.end, is_whole=False)
+        return JsonValue(repaired.value, start, repaired.end, is_whole)
     except UnrepairableError as error:
         # A line that ends with a closing brace ends a draft; otherwise all that follows may belong to it.
         closed = None if error.position is None else _CLOSED.search(text, error.position)
@@ -340,7 +343,7 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 # NaN replaces a value that is none, as Infinity or the values of a repeated key: all readers refuse it, and
 # under a key that is not read it does not matter. Python refuses integers of more than 4,300 digits.
-DECODER: Final = json.JSONDecoder(
+_DECODER: Final = json.JSONDecoder(
     strict=False,
     parse_constant=lambda _: math.nan,
     parse_int=lambda digits: (float if len(digits) > _MAX_DIGITS else int)(digits),

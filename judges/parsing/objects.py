@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
-from judges.parsing.answer import REASONS, check_length, decode_json, with_single_braces
+from judges.parsing.answer import REASONS, check_length, decode_json
 from judges.parsing.layouts import fold_key, layout, spelled
 from judges.parsing.object_reader import AnswerReader, ReadValue
 
@@ -38,7 +38,6 @@ def read_object(
         value: Reads the value under the one deciding key; then the verdict may also be a separate line.
     """
     check_length(text)
-    text = with_single_braces(text)
     form = _form(tuple(keys), tuple(deciding) or tuple(keys), tuple(optional), tuple(entry_keys))
     whole = decode_json(text.strip())
     # The decoder takes the last of repeated keys, which need not be the right one.

@@ -64,10 +64,29 @@ def of_spans(spans: Sequence[Span] | None) -> tuple[Retrieval, ...]:
 
 
 def _top_level(spans: Sequence[Span]) -> Iterator[Span]:
-    tree = _Tree(spans)
-    return (
-        span for span in spans if _is_retrieval(span) and tree.retrieval_from(span.parent_id) in {None, span.span_id}
-    )
+    # Of spans with the same id, the first one counts as the parent.
+    by_id = {span.span_id: span for span in reversed(spans)}
+    nearest: dict[str, str | None] = {}
+
+    def retrieval_from(span_id: str | None) -> str | None:
+        """Return the id of the first retrieval span from this one upwards, including itself."""
+        way: list[str] = []
+        found: str | None = None
+        while span_id is not None and span_id in by_id:
+            if span_id in nearest:
+                found = nearest[span_id]
+                break
+            # Recorded before the next step, so that a cycle of parents ends.
+            nearest[span_id] = None
+            way.append(span_id)
+            if _is_retrieval(by_id[span_id]):
+                found = span_id
+                break
+            span_id = by_id[span_id].parent_id
+        nearest.update(dict.fromkeys(way, found))
+        return found
+
+    return (span for span in spans if _is_retrieval(span) and retrieval_from(span.parent_id) in {None, span.span_id})
 
 
 def with_context(trace: Trace, tools: Collection[str] = ()) -> Trace:
@@ -122,33 +141,6 @@ def _of_tool(result: object) -> Sequence[Retrieved]:
     except RecursionError:
         return ()
     return (Retrieved(1, text),) if text.strip() not in {"", "null", '""', "[]", "{}"} else ()
-
-
-class _Tree:
-    """Spans by id with their nearest retrieval ancestors; each span is visited once."""
-
-    def __init__(self, spans: Sequence[Span]) -> None:
-        # Of spans with the same id, the first one counts as the parent.
-        self._spans = {span.span_id: span for span in reversed(spans)}
-        self._nearest: dict[str, str | None] = {}
-
-    def retrieval_from(self, span_id: str | None) -> str | None:
-        """Return the id of the first retrieval span from this one upwards, including itself."""
-        way: list[str] = []
-        nearest: str | None = None
-        while span_id is not None and span_id in self._spans:
-            if span_id in self._nearest:
-                nearest = self._nearest[span_id]
-                break
-            # Recorded before the next step, so that a cycle of parents ends.
-            self._nearest[span_id] = None
-            way.append(span_id)
-            if _is_retrieval(self._spans[span_id]):
-                nearest = span_id
-                break
-            span_id = self._spans[span_id].parent_id
-        self._nearest.update(dict.fromkeys(way, nearest))
-        return nearest
 
 
 def _is_retrieval(span: Span) -> bool:

@@ -10,8 +10,8 @@ threads run in between. Patterns that are slow even in a window are refused at t
 
 import re
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, Self
+from collections.abc import Callable
+from typing import Final, NamedTuple, Self
 
 import msgspec
 from msgspec import Struct
@@ -45,34 +45,27 @@ class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     sign: str = "[redacted]"
 
 
-class Redaction:
-    """The redacting functions of one configuration."""
+class Redaction(NamedTuple):
+    """The redacting functions of one configuration, in their order."""
 
-    def __init__(self, functions: Sequence[Callable[[str], str]]) -> None:
-        """Set the functions, which are applied in their order."""
-        self._functions = tuple(functions)
+    functions: tuple[Callable[[str], str], ...]
 
     @classmethod
     def from_settings(cls, settings: Redact) -> Self | None:
         """Build the redaction of the settings; None where they ask for none."""
         functions: list[Callable[[str], str]] = [redact_secrets] if settings.builtin else []
         functions += [_replacing(re.compile(pattern), settings.sign) for pattern in settings.patterns]
-        return cls(functions) if functions else None
-
-    @property
-    def functions(self) -> tuple[Callable[[str], str], ...]:
-        """The functions, in their order."""
-        return self._functions
+        return cls(tuple(functions)) if functions else None
 
     def trace(self, trace: Trace) -> Trace:
         """Redact every text of a trace that may be content, as the SDK does."""
         record = msgspec.to_builtins(trace)
-        redact_record(record, self._functions)
+        redact_record(record, self.functions)
         return msgspec.convert(record, Trace)
 
     def text(self, text: str) -> str:
         """Redact one text."""
-        for function in self._functions:
+        for function in self.functions:
             text = function(text)
         return text
 

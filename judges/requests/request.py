@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
@@ -56,36 +55,28 @@ async def offload_if_large(
 
 
 class Deadline:
-    """A time limit that starts when the first request leaves the queue. Entered once."""
+    """A time limit that starts when the first request leaves the queue. Its block is entered once."""
 
     def __init__(self, limit_s: float) -> None:
         """Set the limit in seconds."""
         self.limit_s = limit_s
-        self._timeout = asyncio.timeout(None)
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._timeout.__aexit__(kind, error, traceback)
+        self.block = asyncio.timeout(None)  # What it cancels, which then raises ``TimeoutError``.
 
     @property
     def has_passed(self) -> bool:
-        """Whether the deadline cancelled its block, which then raises ``TimeoutError``."""
-        return self._timeout.expired()
+        """Whether the deadline cancelled its block."""
+        return self.block.expired()
 
     @property
     def left_s(self) -> float:
         """Seconds left; the whole limit before the start."""
-        ends_at = self._timeout.when()
+        ends_at = self.block.when()
         return self.limit_s if ends_at is None else ends_at - asyncio.get_running_loop().time()
 
     def begin(self) -> None:
         """Start the time limit, once."""
-        if self._timeout.when() is None:
-            self._timeout.reschedule(asyncio.get_running_loop().time() + self.limit_s)
+        if self.block.when() is None:
+            self.block.reschedule(asyncio.get_running_loop().time() + self.limit_s)
 
 
 _CONTINUE: Final = """\

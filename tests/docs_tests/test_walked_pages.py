@@ -36,8 +36,7 @@ from support.tables import read_table
 
 from judges.catalog import catalogue
 from judges.core.combine import Combine
-from judges.core.exploration import Limits
-from judges.core.judge import AnsweredPrompt
+from judges.core.judge import AnsweredPrompt, Limits
 from judges.core.prompt import Prompt
 from judges.custom import define
 from judges.custom.definition import _MAX_TEXT_CHARS, MAX_BYTES

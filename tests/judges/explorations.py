@@ -12,8 +12,7 @@ from support.processes import PATIENCE_S
 from support.virtual_time import run_virtually
 
 from judges.calling.evaluation import evaluate
-from judges.core.exploration import Exploration, Limits
-from judges.core.judge import Judge
+from judges.core.judge import Exploration, Judge, Limits
 from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelSettings, Price, Tool
 from judges.core.prompt import Message, Prompt, ToolCall
 from judges.core.verdict import Assessment

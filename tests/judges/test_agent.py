@@ -36,8 +36,7 @@ from judges.agent import conversation
 from judges.agent.conversation import Conversation, ExplorationStats, tool_result
 from judges.agent.toolbox import TraceToolbox
 from judges.calling.evaluation import Clock, evaluate
-from judges.core.exploration import Exploration, Limits
-from judges.core.judge import Judge
+from judges.core.judge import Exploration, Judge, Limits
 from judges.core.model import ChatRequest, ChatResponse, InputTooLongError, ModelSettings, Price, Tool
 from judges.core.prompt import Block, Message, Prompt, ToolCall
 from judges.core.verdict import Assessment, Call

@@ -15,7 +15,7 @@ from support.messages import MessagesEndpoint
 from support.messages import says as says_blocks
 from support.replies import Behaviour, Call, Reply, failing, sequence, yes_no
 
-from judges.core.exploration import Limits
+from judges.core.judge import Limits
 from judges.core.verdict import Assessment
 from judges.registry import catalogue
 

@@ -28,7 +28,7 @@ from judges.agent.patterns import (  # two ways to read escapes are compared
     _meant,
     views,
 )
-from judges.agent.spans import Contents, Steps, as_json
+from judges.agent.spans import Steps, as_json
 from judges.agent.toolbox import TraceToolbox
 from judges.core.prompt import neutralise
 from tracejudge import Span, ToolCall, Trace
@@ -571,7 +571,7 @@ class TestKept:
         for bound, same in ((None, [True] * 9), (70_000, [True] * 3 + [False] * 6)):
             if bound is not None:
                 monkeypatch.setattr(patterns, "_MAX_KEPT_BYTES", bound)  # the product's own is much larger
-            kept = Pieces(Contents())
+            kept = Pieces()
             first, again = self.texts(kept, sample), self.texts(kept, sample)
             assert first == again
             assert [each is other for each, other in zip(first, again, strict=True)] == same

@@ -21,8 +21,7 @@ from judges.agreement.effective_votes import effective_votes
 from judges.calling.evaluation import evaluate
 from judges.calling.samples import ask_repeatedly, join_samples
 from judges.core.combine import Combine, combine, metrics_of
-from judges.core.exploration import Exploration, Limits
-from judges.core.judge import Judge, Metric
+from judges.core.judge import Exploration, Judge, Limits, Metric
 from judges.core.verdict import (
     FINAL_REASONS,
     PASSING_REASONS,

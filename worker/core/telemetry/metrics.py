@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast, g
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.samples import Sample
 
-from judges.core.exploration import End
+from judges.core.judge import End
 from judges.core.model import REPLY_FIELDS, CallObserver, Direction
 from worker.core.config.settings import Settings
 from worker.core.features import import_attribute, installed
