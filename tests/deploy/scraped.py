@@ -119,7 +119,7 @@ class Prometheus:
         written = self._folder / f"{_TARGETS}.new"
         written.write_text(json.dumps([{"targets": sorted(targets)}]), encoding="utf-8")
         written.rename(self._folder / _TARGETS)
-        wait_until(lambda: self.seen() == set(targets), what=f"{targets} to be scraped")
+        wait_until(lambda: self.seen() == set(targets), FINDING_S, f"{targets} to be scraped")
 
     def seen(self) -> set[str]:
         """Return the targets whose last scrape succeeded."""

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "Dockerfile"
 IGNORE = ROOT / "deploy" / "Dockerfile.dockerignore"
 INSTRUCTIONS = read(FILE)
-BUILDS, TIMEOUT = pytest.mark.slow("installs the image"), pytest.mark.timeout(300)
+BUILDS = pytest.mark.slow("installs the image")
 MAX_MIB = 150
 IN_THE_IMAGE = ("board", "gateway")
 
@@ -257,7 +257,6 @@ def written(image: Image) -> dict[str, float]:
 
 
 @BUILDS
-@TIMEOUT
 def test_the_image_holds_the_application_and_no_tools(image: Image) -> None:
     """Its environment is small, with the bytecode that pip makes, in blocks of the disk; and it starts the verbs."""
     script = (
@@ -279,7 +278,6 @@ def test_the_image_holds_the_application_and_no_tools(image: Image) -> None:
 
 
 @BUILDS
-@TIMEOUT
 @pytest.mark.usefixtures("namespaces")
 @pytest.mark.parametrize("verb", ["worker", "gateway", "board"])
 def test_as_process_1_it_ends_with_status_0_at_sigterm_and_releases_its_leases(  # noqa: PLR0917 - parameters
@@ -323,7 +321,6 @@ def test_as_process_1_it_ends_with_status_0_at_sigterm_and_releases_its_leases( 
 
 
 @BUILDS
-@TIMEOUT
 def test_the_worker_judges_and_writes_nothing_outside_tmp(
     image: Image, redis_url: str, prefix: str, tmp_path: Path
 ) -> None:

@@ -243,6 +243,14 @@ def test_the_next_batch_is_prepared_while_redis_works(bench: Bench) -> None:
     bench.put("a")
     bench.steps()
     assert bench.buffer.queued == 99, "few items wait for others"
+    bench = Bench()
+    bench.stream.during = lambda: bench.put(*["p"] * 100, size_bytes=15_001)
+    bench.put("a")
+    bench.steps()
+    bench.stream.during = lambda: None
+    bench.put("x", "y", "z", size_bytes=1_200_001)
+    bench.steps()
+    assert bench.sizes() == [1, 101], "what is prepared counts towards the bytes of its batch"
 
 
 def test_what_is_prepared_survives_an_outage(bench: Bench) -> None:

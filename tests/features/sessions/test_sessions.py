@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import pytest
+from support.dead_parts import read_balanced_account
 from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, forgotten
 from support.replay_parts import Replays
 from support.session_parts import COMPLETE, Sessions, evaluations, session_trace
@@ -13,7 +14,6 @@ from support.stage_parts import (
     make_trace,
     make_traces,
     make_verdict,
-    read_balanced_account,
     sampler_of,
     samples,
     settings_of,
@@ -143,8 +143,8 @@ def test_only_traces_with_a_session_match_and_rules_for_traces_go_on_beside(keys
     assert choices == {(first_id, "safety"), (two, "safety"), (first_id, "conversation_completeness")}
     account = read_balanced_account(keyspace)
     assert (account.sampled, account.no_rule) == (2, 1)
-    others = ({}, {"service": "lab"}, {"environment": "prod"}, {"session_id": "2"})
-    ids = {session_id_of(session_trace("1", number, **fields)) for number, fields in enumerate(others)}
+    others = ({"session_id": "1"}, {"session_id": "1", "service": "lab"}, {"session_id": "1", "environment": "prod"})
+    ids = {session_id_of(make_trace(1, **fields)) for fields in (*others, {"session_id": "2"})}
     assert len(ids) == 4, "a session is of one service and environment"
     sampler = sampler_of(settings_of(keyspace))
     choices_of_none = {sampler.sample(trace).session_choices for trace in make_traces(range(3), session_id="s1")}
