@@ -93,9 +93,10 @@ def test_every_page_has_strict_security_headers(board: httpx.Client, verdicts: l
     (style,) = re.findall(r'href="(/static/\w+/board\.css)"', board.get("/").text)
     assert "immutable" in board.get(style).headers["cache-control"]
     assert board.get("/static/none/board.css").headers["cache-control"] == "no-store"
-    first = board.get("/verdicts")
-    again = board.get("/verdicts", headers={"If-None-Match": first.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
+    # A page shows ages in seconds: it changes where a second ends between the two requests.
+    tags = (board.get("/verdicts").headers["etag"] for _ in range(5))
+    again = (board.get("/verdicts", headers={"If-None-Match": tag}) for tag in tags)
+    assert any((each.status_code, each.content) == (304, b"") for each in again)
 
 
 def test_a_verdict_shows_sentences_with_signs_and_links_to_evidence(board: httpx.Client, verdicts: list[Any]) -> None:
