@@ -136,15 +136,17 @@ class Upgrade:
 
     def calls(self, version: str) -> float:
         """Count the judge calls of a running worker."""
-        worker = self.experiment.workers[version]
-        wait_until(worker.is_up, what=f"the {version} worker")
-        page = worker.scrape()
+        page = self.experiment.workers[version].scrape()
         return page.total("tracejudge_judge_request_duration_seconds_count")
+
+    def wait(self) -> None:
+        """Wait until the workers of both versions are up."""
+        for version, worker in self.experiment.workers.items():
+            wait_until(worker.is_up, what=f"the {version} worker")
 
     def check(self) -> None:
         """Check that every evaluation of every trace and conversation was scored once, whoever did it."""
-        for worker in self.experiment.workers.values():
-            wait_until(worker.is_up, what="the last worker")
+        self.wait()
         # Verdicts of panels and repeats have no spans of their own.
         account = self.experiment.assert_accounting(spans=False)
         published = self.experiment.published
@@ -206,6 +208,7 @@ def test_two_releases_work_side_by_side_and_are_killed(upgrade: Upgrade) -> None
         upgrade.start(version)
     rounds = number(2, least=1)
     for version in (OLD, NEW) * rounds:
+        upgrade.wait()
         before = experiment.finished
         upgrade.publish(version, TALKS // (2 * rounds))
         wait_until(lambda before=before: experiment.finished > before + SESSION * TALKS / 4, what="work to be done")

@@ -140,6 +140,7 @@ def show(judge_or_file: str, file: TextIO | None, config: str | None, *, as_json
         "version": judge.version,
         "origin": _origin(judge.name, settings) if judge_or_file == judge.name else str(display(Path(judge_or_file))),
         "unit": judge.unit,
+        "needs": judge.needs_in_words,
         "forms": judge.forms,
         "settings": _settings_of(judge),
         "trace": {"file": sample.file, "line": sample.line, "trace_id": sample.trace.trace_id},
@@ -217,7 +218,7 @@ def _sections(judge: Judge, document: Mapping[str, Any]) -> Iterator[str]:
     def indent_json(value: object) -> str:
         return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
-    heading = [f"{judge.name}, version {judge.version}", judge.asks]
+    heading = [f"{judge.name}, version {judge.version}", judge.asks, f"needs {', '.join(document['needs'])}"]
     heading.append(f"settings: {indent_json(document['settings']) if document['settings'] else 'none'}")
     if judge.unit == "session":
         heading.append("unit: session")

@@ -97,7 +97,8 @@ class Rule(ExtensibleTable, frozen=True, forbid_unknown_fields=True, omit_defaul
         unit: What is judged and sampled: a `trace`, or a `session`, which is all traces of a service and environment
             with the same `session_id`. All judges of the rule judge this unit. A rule for sessions matches only traces
             with a `session_id`, and samples a conversation as a whole or not at all.
-        rate: Share of matching traces, or of their sessions, that is judged, 0..1.
+        rate: Share of matching traces, or of their sessions, that is judged, 0..1. Where several rules choose the same
+            judge and model for a trace, it is judged once, at the highest of their rates.
         sample_by: What the rate chooses: each `trace` by itself, or all traces with the same `session_id` together; a
             trace without a session by itself.
         always: What is judged whatever the rate: `error`, `negative_feedback`, `slow`.
