@@ -90,6 +90,7 @@ def test_show_prints_the_requests_for_a_trace(run: Run) -> None:
             "version": judge.version,
             "origin": "built-in",
             "unit": judge.unit,
+            "needs": list(judge.needs_in_words),
             "forms": list(judge.forms),
             "settings": as_json(judge.settings),
             "schema": judge.schema,
@@ -99,7 +100,9 @@ def test_show_prints_the_requests_for_a_trace(run: Run) -> None:
         shown = run("judges", "show", name, "--trace", file)
         assert (shown.code, shown.err, "\x1b" in shown.out) == (0, "", False), name
         head, *sections = re.split(r"^===== (.+) =====$", shown.out, flags=re.MULTILINE)
-        assert head.startswith(f"{name}, version {judge.version}\n{judge.asks}\nsettings: "), name
+        assert head.startswith(
+            f"{name}, version {judge.version}\n{judge.asks}\nneeds {', '.join(judge.needs_in_words)}\nsettings: "
+        ), name
         sample = run("judges", "show", name, "--json")
         assert (sample.code, sample.err, sample.document["trace"]["file"] in OURS) == (0, "", True), name
         if judge.run is not None:
