@@ -3,7 +3,6 @@
 UPDATE_GOLDEN=1 writes the files, for review. Times, ages and sizes of this machine are left out.
 """
 
-import os
 import re
 import shlex
 from collections.abc import Callable, Iterable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from support.cli_parts import Run
+from support.golden import check_golden
 
 FOLDER = Path(__file__).parent / "data/transcripts"
 CHANGING = {
@@ -51,9 +51,4 @@ def check_transcript(
         for pattern, label in CHANGING.items():
             text = re.sub(pattern, label, text, flags=re.MULTILINE)
         parts.append(text + (f"= {ended.code}\n" if ended.code else ""))
-    transcript = "\n".join(parts)
-    file = FOLDER / f"{name}.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        FOLDER.mkdir(exist_ok=True, parents=True)
-        file.write_text(transcript, encoding="utf-8")
-    assert transcript == file.read_text(encoding="utf-8")
+    check_golden(FOLDER / f"{name}.txt", "\n".join(parts))

@@ -53,7 +53,7 @@ def seconds(full: float, least: float) -> float:
 
 
 def expire_locks(client: Redis, keys: Keys) -> None:
-    """Let locks of a killed worker expire, which take up to 15 s; one without a TTL stays."""
+    """Expire the locks of a killed worker, which would take up to 15 s; one without a TTL stays."""
     for lock in keys.locks:
         if client.pttl(lock) > 0:
             client.delete(lock)
@@ -147,7 +147,7 @@ class Experiment:
                 self.start(**settings)
 
     def _expire(self) -> None:
-        """Let the time pass after which others continue the work of a killed worker; no other one may be running."""
+        """Age what a killed worker held, so that others continue its work at once; no other worker may be running."""
         keys, long_ms = self.pipeline.keys, 3_600_000
 
         def age(client: Redis) -> None:

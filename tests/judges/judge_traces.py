@@ -1,16 +1,13 @@
 """Tables and traces for the tests of judges, and a reader of messages that knows nothing of how they are made."""
 
-import difflib
 import itertools
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from msgspec import structs
 from support.tables import read_table
 
@@ -138,19 +135,7 @@ def yes_no_text(result: object, rationale: object = "It is so.") -> str:
     return json.dumps({"rationale": rationale, "result": result}, ensure_ascii=False)
 
 
-UPDATES = os.environ.get("UPDATE_GOLDEN") == "1"
 SHOWN_CHARS = 300
-
-
-def compare(path: Path, actual: str) -> None:
-    """Compare with a golden file, which UPDATE_GOLDEN=1 writes."""
-    if UPDATES:
-        path.write_bytes(actual.encode())
-    expected = path.read_bytes().decode() if path.exists() else ""
-    if actual != expected:
-        names = (f"{path.parent.name}/{path.name}", "now")
-        diff = difflib.unified_diff(expected.split("\n"), actual.split("\n"), *names, lineterm="")
-        pytest.fail("\n".join(("the text has changed; if it should have: UPDATE_GOLDEN=1", *diff)), pytrace=False)
 
 
 def told(requests: Sequence[ChatRequest], assessment: Assessment) -> str:

@@ -27,10 +27,11 @@ from explorations import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_traces import compare, told, yes_no_text
+from judge_traces import told, yes_no_text
 from msgspec import json as msgspec_json
 from msgspec import structs
 from support.cases import each_case
+from support.golden import check_golden
 
 from judges.agent import conversation
 from judges.agent.conversation import Conversation, ExplorationStats, tool_result
@@ -196,7 +197,7 @@ def test_scenes_are_those_of_the_golden_file() -> None:
             check_structure(request)
             assert request.tools == model.requests[0].tools, name
         written.append(f"## {name}\n{told(model.requests, assessment)}\n")
-    compare(GOLDEN, "\n".join(written))
+    check_golden(GOLDEN, "\n".join(written))
     assert Limits().max_rounds == 30
 
 

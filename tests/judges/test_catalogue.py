@@ -26,16 +26,15 @@ from judge_traces import (
     LONG,
     SAMPLES,
     SHORT,
-    UPDATES,
     YES_NO,
     all_samples,
-    compare,
     filled,
     references,
     served,
     table,
 )
 from support.cases import each_case
+from support.golden import UPDATES, check_golden
 
 from judges import catalog
 from judges.calling.evaluation import evaluate
@@ -96,14 +95,14 @@ def described(judge: Judge) -> str:
 
 class TestGolden:
     def test_the_catalogue_is_that_of_the_golden_file(self) -> None:
-        compare(FOLDER / "golden_catalogue.txt", "".join(map(described, catalogue().values())))
+        check_golden(FOLDER / "golden_catalogue.txt", "".join(map(described, catalogue().values())))
 
     @each_case("case", CASES)
     @each_judge
     def test_messages_are_those_of_the_golden_file(self, judge: Judge, case: str) -> None:
-        compare(GOLDEN / f"{judge.name}.{case}.txt", written(judge, served(judge, CASES[case])))
+        check_golden(GOLDEN / f"{judge.name}.{case}.txt", written(judge, served(judge, CASES[case])))
         if judge.decision_form is not None:
-            compare(GOLDEN / f"{judge.name}.{case}.questions.txt", questions_of(judge, served(judge, CASES[case])))
+            check_golden(GOLDEN / f"{judge.name}.{case}.questions.txt", questions_of(judge, served(judge, CASES[case])))
 
     def test_messages_of_variants_are_those_of_their_golden_files(self) -> None:
         short = catalogue()["relevance_truth_completeness"].configured({"reasoning": False})
@@ -112,7 +111,7 @@ class TestGolden:
             ("golden_v2", catalogue()["facts_grounding"].configured({"labels": "v2"})),
         ):
             for case, trace in CASES.items():
-                compare(FOLDER / folder / f"{judge.name}.{case}.txt", written(judge, trace))
+                check_golden(FOLDER / folder / f"{judge.name}.{case}.txt", written(judge, trace))
 
     def test_no_golden_file_is_left_over(self) -> None:
         expected = {f"{name}.{case}.txt" for name in catalogue() for case in CASES}

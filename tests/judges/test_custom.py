@@ -6,7 +6,6 @@ The files in ``golden_custom/`` are what they send to the letter; ``UPDATE_GOLDE
 import asyncio
 import json
 import math
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from families import JUDGES, asking, yaml
 from families import judge as by_template
 from judge_traces import LONG, SHORT, parse, table
 from support.cases import each_case
+from support.golden import check_golden
 from support.tables import expand
 
 from judges.calling.evaluation import evaluate
@@ -38,7 +38,6 @@ POLITE = {"instructions": "Is {{ outputs }} polite?"}
 CHOICES = {"custom_prompt": "Is {{ outputs }} [[plain]] or [[rude]]?", "pass": ["plain"]}
 LOW = {"integer": [0, 10], "pass_at": 3, "direction": "lower"}
 GOLDEN = Path(__file__).with_name("golden_custom")
-UPDATES = os.environ.get("UPDATE_GOLDEN") == "1"
 
 
 def trace_of(**fields: object) -> Trace:
@@ -75,9 +74,7 @@ class TestRequest:
                 messages = "\n\n".join(f"=== {message.role}\n{message.content}" for message in render(prompt))
                 schema = msgspec.json.format(msgspec.json.encode(made.schema), indent=2).decode()
                 actual = f"{messages}\n\n=== schema\n{schema}\n"
-                if UPDATES:
-                    path.write_bytes(actual.encode())
-                assert actual == path.read_bytes().decode(), path.name
+                check_golden(path, actual)
         assert expected == set(GOLDEN.iterdir()), "delete what is left over"
 
     def test_the_text_stays_as_it_was_written_before_the_form_of_the_answer(self) -> None:

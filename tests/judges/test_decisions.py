@@ -20,10 +20,11 @@ import msgspec
 import pytest
 from aiohttp import web
 from clients.recording import environment
-from judge_traces import ASKING, LONG, SHORT, compare, served, table
+from judge_traces import ASKING, LONG, SHORT, served, table
 from model_client import KEY, PATIENT, PROMPT, Client
 from msgspec import structs
 from support.decision_endpoint import INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Asked, DecisionEndpoint, cut
+from support.golden import check_golden
 
 from judges.calling.evaluation import evaluate
 from judges.core.decision import Calibration, Decision, Option, Question
@@ -337,7 +338,7 @@ def test_what_any_answers_mean_is_in_the_golden_file() -> None:
         }
         lines.append(f"{name}, {trace.service}, {calibration}\n  asks {asked}\n  {json.dumps(rounded(kept))}\n")
         assert form.version == judge_for(judge, DECIDES, maps).version, name
-    compare(Path(__file__).with_name("golden_decisions.txt"), "".join(lines))
+    check_golden(Path(__file__).with_name("golden_decisions.txt"), "".join(lines))
 
 
 def test_a_calibration_moves_the_threshold_and_makes_another_version() -> None:

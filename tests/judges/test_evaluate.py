@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from judge_traces import ERRORS, LONG, SHORT, YES_NO, compare, parse, table, told, yes_no_text
+from judge_traces import ERRORS, LONG, SHORT, YES_NO, parse, table, told, yes_no_text
 from support.cases import each_case
+from support.golden import check_golden
 from support.virtual_time import run_virtually
 
 from judges.calling.evaluation import Clock, evaluate
@@ -196,7 +197,7 @@ def test_scenes_are_those_of_the_golden_file() -> None:
         assert {each.schema_name for each in model.requests} <= {judge.name}, name
         assert all(each.schema == judge.schema for each in model.requests), name
         written.append(f"## {name}\n{told(model.requests, assessment)}\n")
-    compare(Path(__file__).with_name("golden_evaluations.txt"), "\n".join(written))
+    check_golden(Path(__file__).with_name("golden_evaluations.txt"), "\n".join(written))
 
 
 class TestScored:

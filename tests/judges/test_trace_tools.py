@@ -15,8 +15,9 @@ import pytest
 from attacks import EVERYWHERE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_traces import compare, table
+from judge_traces import table
 from support.cases import each_case
+from support.golden import check_golden
 
 from judges.agent import patterns
 from judges.agent import spans as span_contents
@@ -167,7 +168,7 @@ def test_replies_are_those_of_the_golden_file() -> None:
     slips = (("list_spans", text) for text in ("", " ", "{}", '{"max_results": null}', '{"max_results": "100"}'))
     for name, arguments in (*((row[0], row[1]) for row in TABLES["wrong calls"]), *slips):
         written.append(f"## {name} {arguments[:100]}\n  {toolbox.call(name, arguments)}")
-    compare(Path(__file__).with_name("golden_tools.txt"), "\n".join(written) + "\n")
+    check_golden(Path(__file__).with_name("golden_tools.txt"), "\n".join(written) + "\n")
 
 
 class TestInfo:

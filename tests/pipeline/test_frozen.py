@@ -18,6 +18,7 @@ from pathlib import Path
 
 import click
 import pytest
+from support.golden import check_golden
 from support.key_names import built_names, spaces_of_keys
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
@@ -146,6 +147,4 @@ def test_the_public_contract_equals_the_golden_file(pipeline: Pipeline, tmp_path
         lambda: documents(pipeline, tmp_path),
     )
     actual = "\n".join(line for part in parts for line in sorted(part())) + "\n"
-    if os.environ.get("UPDATE_GOLDEN") == "1":
-        GOLDEN.write_text(actual, encoding="utf-8")
-    assert actual.splitlines() == GOLDEN.read_text(encoding="utf-8").splitlines()
+    check_golden(GOLDEN, actual)

@@ -192,11 +192,11 @@ class JudgingWorker:
             self.sweep()
 
     def say(self, *steps: Step | str | Answering, name: str = "default") -> None:
-        """Let a model follow another script from now on, again and again."""
+        """Replace the script of a model; it is repeated without end."""
         self.models[name]._steps = itertools.cycle(steps)
 
     def lose_answers(self, monkeypatch: pytest.MonkeyPatch, count: int = 2) -> list[object]:
-        """Let the answers to the first writes of verdicts be lost, and return them; what is written stays."""
+        """Drop the answers to the first writes of verdicts, and collect them in the returned list; the writes stay."""
         record, lost = self.ledger.record, list[object]()
 
         def lossy(finished: Any) -> Any:

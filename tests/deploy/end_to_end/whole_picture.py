@@ -99,7 +99,7 @@ class Picture:
         return worker
 
     def look(self) -> None:
-        """Let the monitor compute its gauges now, in place of once a minute: for a moment another one is active."""
+        """Make the monitor compute its gauges now instead of at its next minute, by taking its lock for a moment."""
         store, name = self.pipeline.store, b"another"
         store.call(lambda client: client.set(store.keys.monitor, name, px=3000))
         # It notices within two seconds; the active monitor is due at once.

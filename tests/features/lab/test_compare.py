@@ -42,6 +42,7 @@ TABLES = read_table(__file__, "pairwise")
 OUTPUT = ("--output", "out.jsonl")
 LONG, SHORT = "It is open from nine to six, except on Sundays.", "It is open."
 _ANSWER = re.compile(r"<<(first|second) answer \w+>>\n(.*?)\n<<end", re.DOTALL)
+GOLDEN = Path(__file__).parent / "data" / "golden_pairwise"
 
 
 def shown(body: dict[str, Any]) -> dict[str, str]:
@@ -274,8 +275,8 @@ def test_messages_are_those_of_the_golden_file() -> None:
         actual = "\n\n=== next request\n\n".join(
             "\n\n".join(f"=== {message.role}\n{message.content}" for message in render(prompt)) for prompt in requests
         )
-        check_golden(__file__, f"golden_pairwise/{name}.{case}.txt", f"{actual}\n")
-    held = [*(Path(__file__).parent / "data" / "golden_pairwise").iterdir()]
+        check_golden(GOLDEN / f"{name}.{case}.txt", f"{actual}\n")
+    held = [*GOLDEN.iterdir()]
     assert len(held) == len(COMPARING) * len(CASES), "none is left over"
 
 

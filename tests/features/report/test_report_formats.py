@@ -6,6 +6,7 @@ Their texts are in data/; UPDATE_GOLDEN=1 writes them, for review.
 import datetime as dt
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -29,6 +30,7 @@ BEGIN = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
 WEEK = dt.timedelta(days=7)
 EVIL = "</svg><script>alert('1')</script>&\x1b[31m|`*_\n"
 SVG = "{http://www.w3.org/2000/svg}"
+DATA = Path(__file__).parent / "data"
 
 
 def row(service: str = "shop", share: float | None = 0.8, **fields: object) -> Row:
@@ -88,9 +90,9 @@ def test_each_format_holds_every_figure(monkeypatch: pytest.MonkeyPatch) -> None
     assert re.sub(r"\x1b\[\d+m", "", coloured).split() == text.split()
     alone = as_text(report(WITHOUT))
     for name, written in (("txt", text), ("colour.txt", coloured), ("md", as_markdown(SHOWN)), ("alone.txt", alone)):
-        check_golden(__file__, f"report.{name}", written)
-    check_golden(__file__, "report.html", as_html(SHOWN))
-    check_golden(__file__, "report.json", msgspec.json.format(encode(SHOWN)))
+        check_golden(DATA / f"report.{name}", written)
+    check_golden(DATA / "report.html", as_html(SHOWN))
+    check_golden(DATA / "report.json", msgspec.json.format(encode(SHOWN)))
     assert encode(msgspec.json.decode(encode(SHOWN), type=Report)) == encode(SHOWN)
     monkeypatch.setenv("NO_COLOR", "1")
     plain = as_text(SHOWN, colour=True)
