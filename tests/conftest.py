@@ -28,6 +28,8 @@ from xdist.remote import Producer
 from worker.base import embedded
 from worker.base.embedded import EmbeddedRedis, ServerBinary, find_servers
 
+# A failed comparison of a helper says what differs, as those of test files do.
+pytest.register_assert_rewrite("support.cli_parts", "support.pipeline", "support.stage_parts")
 pytest_plugins = ["support.stage_fixtures", "support.cli_fixtures", "support.pipeline_fixtures"]
 
 # Each process of the suite has its own ports: the port of a server that is down must stay free for its restart.
