@@ -42,6 +42,8 @@ for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "T
 # Without bytecode files each worker that a test starts would compile the product, which takes half a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# An optional part of `jsonschema`: a grammar of addresses that takes each process of the suite 3 s.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 # One certificate, that of no server: each client and each program that a test starts would load 150, 50 ms of CPU.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "no_authority.pem")
 # Without this, collections of garbage are a tenth of the CPU of a run: thousands of tests are objects that stay.

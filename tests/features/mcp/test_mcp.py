@@ -8,12 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
-import httpx2
 import msgspec
 import pytest
-from mcp import Client
-from mcp.client.stdio import StdioServerParameters
-from mcp.client.streamable_http import streamable_http_client
 from support.board_parts import serving
 from support.report_parts import publish
 from support.stage_parts import Keyspace, make_verdict
@@ -53,7 +49,7 @@ def judged(keyspace: Keyspace) -> Keyspace:
     return keyspace
 
 
-async def ask_all(client: Client, *, shows_texts: bool) -> None:
+async def ask_all(client: Any, *, shows_texts: bool) -> None:
     """Call every tool, and check the answers."""
 
     async def call(name: str, /, **arguments: object) -> Any:
@@ -123,6 +119,10 @@ def run_checked(keyspace: Keyspace, ask: Callable[[], Awaitable[None]]) -> None:
 
 @pytest.mark.parametrize("shows_texts", [False, True])
 def test_over_stdio(judged: Keyspace, tmp_path: Any, shows_texts: bool) -> None:  # noqa: FBT001
+    # In the test: the package takes each process of the suite 1.5 s and 25 MB.
+    from mcp import Client  # noqa: PLC0415
+    from mcp.client.stdio import StdioServerParameters  # noqa: PLC0415
+
     variables = {
         "TRACEJUDGE_REDIS_URL": judged.url,
         "TRACEJUDGE_PREFIX": judged.prefix,
@@ -139,6 +139,10 @@ def test_over_stdio(judged: Keyspace, tmp_path: Any, shows_texts: bool) -> None:
 
 
 def test_over_http_behind_the_tokens_of_the_board(judged: Keyspace) -> None:
+    import httpx2  # noqa: PLC0415
+    from mcp import Client  # noqa: PLC0415
+    from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
+
     variables = {"token_env": "BOARD_TOKEN"}
     with serving(judged.url, judged.prefix, {"BOARD_TOKEN": TOKEN}, **variables) as url:
         wait = time.monotonic() + 30
