@@ -257,17 +257,17 @@ def test_the_begin_of_a_drop_has_an_interval_and_the_segment_that_fell_is_named(
 
 
 def test_drops_are_found_in_short() -> None:
-    plain = fleets.incident(21, Traffic(60, 0.9), [0.1] * 48, 60)
+    plain = fleets.incident(21, Traffic(60, 0.9), [0.1] * 48, 30)
     assert plain.median <= 5.5
     assert min(plain.alarms) == max(plain.alarms) == 1
-    deep = fleets.incident(22, Traffic(100, 0.97), [0.27] * 44, 40, after=24)
+    deep = fleets.incident(22, Traffic(100, 0.97), [0.27] * 44, 20, after=24)
     assert deep.median <= 0.6
-    assert sum(deep.alarms) <= 42
-    assert fleets.incident(23, Traffic(60, 0.9, correlation=0.25), [0.1] * 48, 60).median <= 10
+    assert sum(deep.alarms) <= 21
+    assert fleets.incident(23, Traffic(60, 0.9, correlation=0.25), [0.1] * 48, 30).median <= 10
 
 
 def test_later_incidents_and_segments_are_found_in_short() -> None:
-    second = fleets.second_incident(24, Traffic(60, 0.9), 0.1, 40)
+    second = fleets.second_incident(24, Traffic(60, 0.9), 0.1, 20)
     assert second == (1.0, 0.0)
     for scene, answer in (
         (fleets.falling(300, 0.2, falls=1), "0"),
@@ -275,7 +275,7 @@ def test_later_incidents_and_segments_are_found_in_short() -> None:
         (fleets.mixed(300), "traffic_mix"),
         (fleets.born(300), "0"),
     ):
-        found = fleets.segments(25, *scene, 8)
+        found = fleets.segments(25, *scene, 4)
         assert found.part(answer) >= 0.85, (answer, found.answers)
 
 
@@ -330,8 +330,8 @@ def test_the_slope_is_that_of_least_squares_with_days_of_the_week() -> None:
 
 
 def test_notices_in_short() -> None:
-    assert declines.notices(1, Days(300, 0.01), series=40).false <= 0.5
-    found = declines.notices(2, Days(300, 0.01), series=30, weeks=6, slope=-0.01).delays
+    assert declines.notices(1, Days(300, 0.01), series=20).false <= 0.5
+    found = declines.notices(2, Days(300, 0.01), series=20, weeks=6, slope=-0.01).delays
     assert 14 <= np.median(found) <= 24
     assert np.isfinite(found).mean() >= 0.95
 

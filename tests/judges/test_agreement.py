@@ -295,13 +295,13 @@ class TestReliability:
             drawn = [row.probability for row in drawn_rows(20_000, 9, slope, intercept)]
             error = sum(abs(p - sigmoid(slope * logit(p) + intercept)) for p in drawn) / len(drawn)
             covered = 0
-            for seed in range(20):
+            for seed in range(10):
                 rows = drawn_rows(300, seed, slope, intercept)
                 difference = reliability(rows)
                 covered += difference.error.low <= error <= difference.error.high
                 assert difference.error.low <= difference.error.value <= difference.error.high, name
                 assert sum(each.labels for each in difference.bins) == len(rows)
-            assert covered >= 17, f"{name}: {covered} of 20 intervals hold {error:.3f}"
+            assert covered >= 8, f"{name}: {covered} of 10 intervals hold {error:.3f}"
 
     def test_maps(self) -> None:
         for name, slope, intercept in self.PLANTED:

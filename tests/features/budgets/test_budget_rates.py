@@ -56,11 +56,11 @@ def check(days: list[Day], most_bias: float) -> None:
 
 
 def test_a_day_spends_its_budget_from_any_time_of_day() -> None:
-    # Three days of 36,000 judgements: four standard errors.
-    check(Simulation(USD).run(3), 0.005)
+    # Two days of 36,000 judgements: four standard errors.
+    check(Simulation(USD).run(2), 0.005)
     # An exempt judge costs half of the budget, which is set aside for the whole day. As long as it was taken for costs
     # that a rate reduces, the evening had nothing left.
-    check(Simulation(USD, exempt=0.063, seed=3).run(3), 0.008)
+    check(Simulation(USD, exempt=0.063, seed=3).run(2), 0.008)
 
 
 def test_a_surge_neither_exceeds_nor_ends_the_budget() -> None:

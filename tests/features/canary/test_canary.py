@@ -380,7 +380,7 @@ def test_a_single_trace_or_a_short_history_is_no_drift() -> None:
 
 def test_false_drifts_are_rare() -> None:
     for judge in canary_runs.JUDGES:
-        assert canary_runs.false_drifts(1, judge, weeks=4, judges=4) == 0, judge
+        assert canary_runs.false_drifts(1, judge, weeks=3, judges=2) == 0, judge
 
 
 def test_changes_are_seen_within_hours() -> None:
