@@ -21,9 +21,10 @@ from sdk_rig import SETTINGS
 
 from tracejudge.content import redact
 from tracejudge.content.convert import Notes, convert_trace
-from tracejudge.content.encode import ContentPolicy, copied
+from tracejudge.content.encode import ContentPolicy, copied, snapshot
 from tracejudge.content.redact import redact_secrets, without_possessive
 from tracejudge.content.truncate import (
+    Budget,
     common_length,
     mark_media,
     replace_large_structures,
@@ -231,6 +232,11 @@ def test_a_structure_of_very_many_values_becomes_a_mark() -> None:
     call = {"name": "f", "arguments": {"a": [1] * 9_000}, "result": f"[... {size:,} bytes of JSON cut]"}
     assert record["tool_calls"] == [call]
     assert record["spans"][0]["attributes"].endswith(" bytes of JSON cut]")
+
+
+def test_a_copy_at_the_call_has_a_hundred_values_whatever_holds_them() -> None:
+    value = [[0] * 30, [0] * 30, [0] * 60]
+    assert [copy is given for copy, given in zip(snapshot(value, Budget()), value, strict=True)] == [False, False, True]
 
 
 def test_too_many_items_leave_the_first_and_of_messages_the_latest_too() -> None:

@@ -231,14 +231,18 @@ def test_ids_of_opik_and_langsmith_become_tags(sdk: StartedSdk, monkeypatch: pyt
 def test_lists_and_dicts_are_copied_at_the_call(sdk: StartedSdk) -> None:
     """The sender is kept from encoding until the caller has changed what it gave."""
     context, tags = ["first"], {"k": "v"}
+    comment: Any = ["good"]
     with sdk.client._delivery.buffer._lock:
         tracejudge.publish(output="a", context=context, tags=tags)
         tracejudge.publish(tracejudge.Trace(trace_id="1", service="s", output="b", context=context))
+        tracejudge.feedback("1", 1, comment)
         context.append("second")
         tags.clear()
+        comment.clear()
     stored = sdk.flushed()
     assert [trace["context"] for trace in stored] == [["first"], ["first"]]
     assert stored[0]["tags"] == {"k": "v"}
+    assert [each["comment"] for each in sdk.records("f")] == ['["good"]']
 
 
 def test_late_feedback_is_an_entry_of_its_own(sdk: StartedSdk) -> None:
