@@ -6,6 +6,7 @@ The tiny model is computed exactly: each word adds its row of ``WORDS`` to the l
 import asyncio
 import json
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from judges.core.judge import DecisionForm, Judge, Reading
 from judges.core.model import ChatRequest, ModelError, ModelSettings, ModelTimeoutError
 from judges.core.prompt import Prompt
 from judges.core.verdict import Score
+from judges.models.pairs import Description, lay_out
 from judges.models.registry import ModelSettingsError, build, decides
 from judges.registry import catalogue
 from tracejudge import Trace
@@ -151,6 +153,27 @@ class TestOnnx:
         assert probability(folder, "w3", claim) == pytest.approx(logistic(-2))
         divided = write_folder(tmp_path / "divided", f"{PAIR}sentences = true\n")
         assert probability(divided, "w3", claim) == pytest.approx(logistic(-10)), "the least sentence"
+
+    def test_chunks_end_where_words_end_in_their_last_quarter(self) -> None:
+        """Each letter is a token, and the second word has no end in the last quarter of its chunk."""
+        words = ["w" * (1 + number % 9) for number in range(40)]
+        evidence = " ".join([words[0], "v" * 60, *words[1:]])
+        description = Description("pair", ("yes",), 41, "yes", overlap=4)
+        question = Question("predicate", "Is it supported?", pair=(evidence, "c"))
+
+        def letters(text: str) -> list[tuple[int, int]]:
+            return [found.span() for found in re.finditer(r"\w", text)]
+
+        chunks = [each.text for each in lay_out(description, [question], letters, spare=0).inputs]
+        tokens, first = letters(evidence), 0
+        for number, chunk in enumerate(chunks[:-1]):
+            size = len(letters(chunk))
+            assert evidence.startswith(chunk, tokens[first][0]), number
+            assert size == 40 if number == 0 else chunk.endswith(" "), number
+            assert 30 < size <= 40, number
+            first += size - 4
+        assert evidence.endswith(chunks[-1])
+        assert len(letters(chunks[-1])) == len(tokens) - first
 
     def test_many_questions_and_requests_are_answered_in_order(self, tmp_path: Path) -> None:
         folder = write_folder(tmp_path / "pair")
