@@ -195,6 +195,10 @@ def test_trajectories_match_by_mode_and_by_the_rule_for_arguments() -> None:
         values = {"trajectory_match": float(passed), "precision": precision, "recall": recall}
         found = {name: scores[name] for name in values}
         assert found == pytest.approx(values), (made, expected, settings)
+    for opening, end in (('{"a":', "}"), ("[", "]")):
+        one, other = (ToolCall("f", json.loads(f"{opening * 40}{leaf}{end * 40}")) for leaf in (1, 2))
+        trace = Trace(trace_id="1", service="s", output="", tool_calls=[one], expected_tools=[other])
+        assert judged(MATCH, trace).scores[0].value == 0, f"they differ below forty {opening}"
 
 
 def test_a_schema_that_cannot_be_used_is_left_to_the_model_in_bounded_time() -> None:

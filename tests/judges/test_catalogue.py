@@ -177,8 +177,12 @@ class TestDefinition:
         assert len(bytes.fromhex(judge.version)) == 16
         assert replace(judge, asks="Another sentence for the catalogue?").version == judge.version
         changes: list[dict[str, object]] = [{"name": "other"}, {"fixed_parts": ("other",)}, {"scoring": "other/1"}]
+        changes += [{"temperature": 0.5}, {"samples": 3}]
+        changes.append({"unit": "session" if judge.unit == "trace" else "trace"})
         for change in (*changes, {"schema": {"type": "object"}}, {"settings": Other()}):
             assert replace(judge, **change).version != judge.version, change  # type: ignore[arg-type]
+        warm, warmer = (replace(judge, temperature=each).version for each in (0.25, 0.5))
+        assert warm != warmer
         *rest, last = judge.fixed_parts
         changed = replace(judge, fixed_parts=(*rest, f"{last}."))
         turned = replace(changed, fixed_parts=tuple(reversed(changed.fixed_parts)))

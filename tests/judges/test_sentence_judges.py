@@ -603,6 +603,9 @@ class TestCutOff:
         text = "\n".join(line(YEARS[0], "supported", "The length is given.", YEARS[3]) for _ in range(50))
         assert len(text.encode()) / 3 < bounds[1] < 4 * len(text.encode()) / 3
         assert 1024 < bounds[0] < 2048
+        # A line of a long sentence holds it twice.
+        wordy = msgspec.structs.replace(TRACE, output="The warranty runs for two years " * 400)
+        assert JUDGE.output_tokens(wordy, JUDGE.prompts(wordy)[0]) > 2 * len(wordy.output) / 4
 
 
 class TestHeuristicOfFacts:
