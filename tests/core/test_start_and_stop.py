@@ -10,6 +10,7 @@ from collections.abc import Callable
 from operator import methodcaller
 from typing import Any
 
+import httpx
 import pytest
 from support import otlp as collector
 from support import replies
@@ -171,6 +172,8 @@ def test_sigterm_finishes_running_work_within_the_grace(pipeline: Pipeline, endp
     worker = busy_worker(pipeline, endpoint, grace_s=60)
     worker.program.signal(signal.SIGTERM)
     worker.program.wait_for("worker stopping")
+    # Traffic of services that read it goes elsewhere meanwhile.
+    assert httpx.get(f"http://127.0.0.1:{worker.port}/readyz", trust_env=False).status_code == 503
     hold.release()
     assert worker.program.wait() == 0
     account = pipeline.account()
