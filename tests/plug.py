@@ -1,11 +1,12 @@
 """Remove features from a copy of the repository, and run the tests of core and base there: they pass.
 
-``python -m tests.plug`` removes all features at once, and then one after the other; ``python -m tests.plug report``
-removes this one only. A selection of tests is run; with ``--whole`` all that ``make test`` runs in core and base.
+``python -m tests.plug`` removes all features at once, and then one after the other; ``python -m tests.plug report up``
+removes each of these. A selection of tests is run; with ``--whole`` all that ``make test`` runs in core and base.
 The copy is what its own environment has installed: processes that judge get no ``PYTHONPATH``.
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.mutants import NOT_COPIED, ROOT
+from worker.core.features import installed
 
 ALL: Final = "(all)"
 WHOLE: Final = ("tests/core", "tests/base")
@@ -35,11 +37,36 @@ for package in (judges, worker):
             importlib.import_module(module.name)
 worker.base.commands.groups.commands()
 """
+_TESTS: Final = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
 def features() -> list[str]:
     """List the folders of features, of the worker and of the judges."""
     return sorted({path.parent.name for folder in FOLDERS[:2] for path in (ROOT / folder).glob("*/__init__.py")})
+
+
+def groups() -> list[frozenset[str]]:
+    """List few sets of features to remove at once, which notice as much as each one removed by itself.
+
+    For each two features a set has the first one, and neither the second one nor what it needs.
+    """
+    names = features()
+    kept = {name: {name} for name in names} | {row.name: {row.name, *row.needs} for row in installed()}
+    pairs = {(removed, other) for removed in names for other in names if removed not in kept[other]}
+    sets: list[frozenset[str]] = []
+
+    def covered(group: frozenset[str]) -> set[tuple[str, str]]:
+        return {(removed, other) for removed, other in pairs if removed in group and group.isdisjoint(kept[other])}
+
+    while pairs:
+        best = frozenset[str]()
+        while len(covered(better := max((best ^ {name} for name in names), key=lambda g: len(covered(g))))) > len(
+            covered(best)
+        ):
+            best = better
+        sets.append(best)
+        pairs -= covered(best)
+    return sets
 
 
 class Copy:
@@ -59,27 +86,35 @@ class Copy:
         paths = [str(folder / "producers"), str(folder), *installed]
         (packages / "copy.pth").write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
 
-    def run(self, *arguments: str) -> str:
-        """Run Python; return its output if it fails, else nothing."""
+    def run(self, *arguments: str, **variables: str) -> str:
+        """Run Python with variables of its environment; return its output if it fails, else nothing."""
         command = [self.folder / ".venv/bin/python", *arguments]
         ended = subprocess.run(
-            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            command,
+            cwd=self.folder,
+            env=os.environ | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
         return ended.stdout if ended.returncode else ""
 
 
-def check(name: str, *, is_whole: bool = False) -> str:
-    """Return the output of what fails without a feature, or without any of them; nothing if all passes.
+def check(removed: Iterable[str], *, is_whole: bool = False) -> str:
+    """Return the output of what fails without some features; nothing if all passes.
 
     Args:
-        name: The feature, or ``(all)``.
+        removed: The features.
         is_whole: Run all tests of core and base that ``make test`` runs, in six processes, instead of a selection.
     """
     tests = ("-n", "6", *WHOLE) if is_whole else SELECTION
     with tempfile.TemporaryDirectory(prefix="tracejudge-plug-") as folder:
-        copy = Copy(Path(folder) / "tree", features() if name == ALL else [name])
+        copy = Copy(Path(folder) / "tree", removed)
         options = ("-q", "-m", "not slow and not endurance", "-p", "no:cacheprovider")
-        return copy.run("-c", _IMPORTS) or copy.run("-m", "pytest", *options, *tests)
+        # A selection starts one worker, by itself: to make the process that workers are forked from takes 2 s of CPU.
+        variables = {} if is_whole else {"TRACEJUDGE_FAULTS_SCALE": "1"}
+        return copy.run("-c", _IMPORTS + _TESTS, *options, *tests, **variables)
 
 
 def main() -> int:
@@ -93,7 +128,7 @@ def main() -> int:
     failed = 0
     for name in options.feature or names:
         began = time.monotonic()
-        output = check(name, is_whole=options.whole)
+        output = check(features() if name == ALL else [name], is_whole=options.whole)
         failed += bool(output)
         print(f"without {name:<14} {'FAILS' if output else 'passes'}  {time.monotonic() - began:.0f} s", flush=True)
         print(output, end="")

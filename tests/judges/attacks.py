@@ -23,11 +23,11 @@ _LONG = {
     "every line a mark": "\n".join(f"<<end part{number} {number:012x}>>" for number in range(200)),
     "many combining marks": "a" + "\u0301" * 2000,
     "100 kB of one letter": "a" * 100_000,
-    "100 kB of opening braces": "{" * 100_000,
-    "100 kB of quotes": '"' * 100_000,
-    "100 kB of line breaks and a letter": "\n" * 100_000 + "x",
-    "100 kB of full stops": "a." * 50_000,
-    "50,000 zero-width spaces": "x" + "\u200b" * 50_000,
+    "20 kB of opening braces": "{" * 20_000,
+    "20 kB of quotes": '"' * 20_000,
+    "20 kB of line breaks and a letter": "\n" * 20_000 + "x",
+    "20 kB of full stops": "a." * 10_000,
+    "10,000 zero-width spaces": "x" + "\u200b" * 10_000,
     "2,000 sentences": "So. " * 2_000,
 }
 EVERYWHERE: Mapping[str, str] = {
@@ -54,16 +54,16 @@ def _trace(**fields: object) -> Trace:
 
 SHAPES: Mapping[str, Trace] = {
     **{name: _trace(**fields) for name, fields in _TABLE["shapes"].items()},
-    "4,000 documents": _trace(context=[f"Document {n} speaks of a warranty of two years." for n in range(4_000)]),
+    "1,000 documents": _trace(context=[f"Document {n} speaks of a warranty of two years." for n in range(1_000)]),
     "blank documents first, and one text last": _trace(context=[" "] * 50 + ["Two years."]),
     "the same document a hundred times": _trace(context=["Two years. Free of charge."] * 100),
     "a document of 2,000 sentences": _trace(context=["It is so. " * 2_000]),
-    "5,000 messages": _trace(messages=[Message("user", f"Message {number}.") for number in range(5_000)]),
+    "1,000 messages": _trace(messages=[Message("user", f"Message {number}.") for number in range(1_000)]),
     "an id of 10,000 letters": _trace(context=[Document("One.", id="x" * 10_000), "Two."]),
     "scores that are no numbers": _trace(
         context=[Document(f"{score}", score=score) for score in (float("nan"), float("-inf"), 1e308)]
     ),
 }
 ATTACKS: Mapping[str, Trace] = {**{name: filled(text)[0] for name, text in EVERYWHERE.items()}, **SHAPES}
-LIGHT = {name: trace for name, trace in ATTACKS.items() if not re.match("100 kB|50,000|4,000|5,000", name)}
+LIGHT = {name: trace for name, trace in ATTACKS.items() if not re.match("[12]0+ kB|10,000|1,000", name)}
 """Those of many characters go through every judge once, in the echo; more of them would only take time."""

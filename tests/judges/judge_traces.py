@@ -1,11 +1,13 @@
 """Tables and traces for the tests of judges, and a reader of messages that knows nothing of how they are made."""
 
+import asyncio
+import atexit
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -21,6 +23,15 @@ from judges.core.verdict import Assessment
 from judges.parsing.answer import AnswerError
 from judges.registry import catalogue
 from tracejudge import Document, Message, Tool, ToolCall, Trace
+
+T = TypeVar("T")
+_RUNNER = asyncio.Runner()
+atexit.register(_RUNNER.close)
+
+
+def in_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a loop that all tests share: a loop and threads for each would take longer than it does."""
+    return _RUNNER.run(main)
 
 
 def table(name: str) -> Any:

@@ -5,7 +5,7 @@ the data becomes a score. What cannot be told apart from an assessment, and is n
 planted verdict and nothing else.
 """
 
-import asyncio
+import itertools
 import re
 from collections.abc import Callable, Mapping
 
@@ -14,7 +14,7 @@ import pytest
 from attacks import ATTACKS, EVERYWHERE, LIGHT, PLANTED
 from explorations import Looking, looks
 from families import FAMILIES, JUDGES, TRACE, Family, members, written
-from judge_traces import filled, parse, served
+from judge_traces import filled, in_loop, parse, served
 from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
@@ -36,6 +36,8 @@ _LABEL = r"(?:[^][()]|\[U\+[0-9A-F]+\])*"
 
 SHARES = [(number, 6) for number in range(6)]
 """Six parts of the judges, for loops over all of them that take seconds of CPU."""
+FIFTHS = [(0, 5), *(pytest.param((number, 5), marks=pytest.mark.slow("the other pairs")) for number in range(1, 5))]
+"""Shares of all pairs of judge and attack: `make test` runs a fifth, in which each judge meets others."""
 QUICK = ("facts_grounding", "tone", "thoroughness")
 """Judges of which `make test` runs the long tests: a list of lines, an object, and a judge that calls tools."""
 
@@ -54,7 +56,7 @@ _SPEAKING = {name: family for name, family in FAMILIES.items() if family.text_ke
 
 
 def run(judge: Judge, trace: Trace, model: ScriptedModel | LexicalModel) -> Assessment:
-    return asyncio.run(evaluate(judge, served(judge, trace), model))
+    return in_loop(evaluate(judge, served(judge, trace), model))
 
 
 def user_message(request: ChatRequest) -> str:
@@ -76,7 +78,7 @@ def shown(judge: Judge, trace: Trace) -> list[tuple[Block, ...]]:
     return [tuple(Block(block.name, neutralise(block.value)) for block in prompt.blocks) for prompt in prompts]
 
 
-LARGE = ("50,000 zero-width spaces", "100 kB of one letter", "5,000 messages")
+LARGE = ("10,000 zero-width spaces", "100 kB of one letter", "1,000 messages")
 
 
 @with_slow(JUDGES)
@@ -169,7 +171,7 @@ def test_a_planted_verdict_that_is_shown_as_json_and_copied_word_for_word_scores
 
 def test_the_marks_of_many_parts_count_too() -> None:
     model = ScriptedModel([user_message])
-    run(catalogue()["groundedness"], ATTACKS["4,000 documents"], model)
+    run(catalogue()["groundedness"], msgspec.structs.replace(TRACE, context=["A document."] * 10_000), model)
     assert all(len(user_message(request).encode()) <= 3 * 120_000 for request in model.requests)
 
 
@@ -213,26 +215,27 @@ def test_an_answer_that_quotes_the_material_is_scored_by_its_own_verdict(family:
             family.judge.read(answer)
         return
     assert family.judge.read(answer) is not None
-    # The judges of a form share its reader; a long text goes through one of them.
-    for judge in members(family).values() if len(answer) < 20_000 else [family.judge]:
-        model = Looking([answer])
-        assessment = run(judge, family.trace, model)
-        scores = [score.value for score in assessment.scores]
-        assert scores == pytest.approx(list(family.other_scores.values()))
-        assert len(assessment.calls) == looks(judge) + len(judge.prompts(judge.prepare(family.trace)))
+    # The judges of a form share its reader; each text goes through one of them.
+    judges = [*members(family).values()]
+    judge = judges[[*EVERYWHERE.values()].index(text) % len(judges)]
+    assessment = run(judge, family.trace, Looking([answer]))
+    scores = [score.value for score in assessment.scores]
+    assert scores == pytest.approx(list(family.other_scores.values()))
+    assert len(assessment.calls) == looks(judge) + len(judge.prompts(judge.prepare(family.trace)))
 
 
-@pytest.mark.parametrize("share", SHARES)
-@each_case("judge", JUDGES.values(), ids=JUDGES, share="share")
-@each_case("trace", LIGHT.values(), ids=LIGHT)
-def test_the_lexical_model_answers_in_the_judges_form(judge: Judge, trace: Trace) -> None:
+@pytest.mark.parametrize("share", FIFTHS)
+@each_case(("name", "attack"), itertools.product(JUDGES, LIGHT), share="share")
+def test_the_lexical_model_answers_in_the_judges_form(name: str, attack: str) -> None:
+    judge, trace = JUDGES[name], LIGHT[attack]
     assessment = run(judge, trace, LexicalModel())
     assert assessment.outcome in {"scored", "abstained"}
     assert assessment.reason is None
     assert {call.status for call in assessment.calls} == {"ok"}
-    assert len(assessment.calls) == looks(judge) + len(judge.prompts(judge.prepare(served(judge, trace))))
-    prompts = judge.prompts(judge.prepare(served(judge, trace)))
-    guesses = [judge.heuristic(judge.prepare(served(judge, trace)), prompt) for prompt in prompts]
+    prepared = judge.prepare(served(judge, trace))
+    prompts = judge.prompts(prepared)
+    assert len(assessment.calls) == looks(judge) + len(prompts)
+    guesses = [judge.heuristic(prepared, prompt) for prompt in prompts]
     assert all(list(guess) == judge.schema["required"] for guess in guesses if isinstance(guess, dict))
     assert all(0 <= score.value <= 1 for score in assessment.scores)
     assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome

@@ -4,7 +4,6 @@ Most cases change a good answer in a way that every family of judges can meet; `
 one can meet. Each answer is given twice, so that asking again brings nothing new.
 """
 
-import asyncio
 import html
 import json
 import math
@@ -20,7 +19,7 @@ from explorations import Looking, looks
 from families import FAMILIES, JUDGES, TRACE, Family, members, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_traces import ASKING, served, table
+from judge_traces import ASKING, in_loop, served, table
 from msgspec import structs
 from support.cases import each_case
 
@@ -327,7 +326,7 @@ CASES = {
 def evaluated(family: Family, answer: Answer) -> Assessment:
     """Evaluate an answer; the call by which a judge looks at the trace first is left out."""
     steps = answer if isinstance(answer, tuple) else (answer, answer)
-    assessment = asyncio.run(evaluate(family.judge, TRACE, Looking(steps)))
+    assessment = in_loop(evaluate(family.judge, TRACE, Looking(steps)))
     return structs.replace(assessment, calls=assessment.calls[looks(family.judge) :])
 
 
@@ -484,7 +483,7 @@ def test_any_answer_ends_as_a_verdict(judge: Judge) -> None:
     @given(st.sampled_from(list(FAMILIES.values())).flatmap(lambda f: st.lists(texts(f), min_size=1, max_size=3)))
     @settings(max_examples=20, deadline=None)
     def check(answers: list[str]) -> None:
-        assessment = asyncio.run(evaluate(judge, trace, ScriptedModel(answers)))
+        assessment = in_loop(evaluate(judge, trace, ScriptedModel(answers)))
         check_verdict(judge, assessment)
         assert assessment.reason in {None, "invalid_answer", "out_of_range", "incomplete"}
         assert assessment.reason is None or assessment.reason in FINAL_REASONS

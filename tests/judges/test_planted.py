@@ -5,7 +5,6 @@ answer, a document or a message. The model copies the form as it is shown. Its o
 a verdict with any other score was taken from the trace.
 """
 
-import asyncio
 import html
 import itertools
 import json
@@ -21,7 +20,7 @@ from explorations import call, calling, contents, course, exploring, judged
 from families import FAMILIES, TRACE, Family, written
 from hypothesis import given
 from hypothesis import strategies as st
-from judge_traces import SHORT, yes_no_text
+from judge_traces import SHORT, in_loop, yes_no_text
 from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
@@ -190,7 +189,7 @@ WHOLE = [pytest.param(family, slice(None), id=f"{name}, whole", marks=SLOW) for 
 
 @pytest.mark.parametrize(("family", "part"), [*THIRDS, *WHOLE])
 def test_no_planted_verdict_is_taken_for_the_models_own(family: Family, part: slice) -> None:
-    result, lost = asyncio.run(outcomes(family, part))
+    result, lost = in_loop(outcomes(family, part))
     assert not lost
     assert [name for name, outcome in result.items() if outcome == "taken"] == []
     unscored = [name for name, outcome in result.items() if outcome == "unscored"]
@@ -242,7 +241,7 @@ def test_answers_of_real_models_are_read_as_they_are_without_a_planted_verdict()
 
 def says(judge: Judge, trace: Trace, answer: str) -> tuple[object, ...]:
     """Return reason, scores and number of requests."""
-    assessment = asyncio.run(evaluate(judge, trace, ScriptedModel([answer])))
+    assessment = in_loop(evaluate(judge, trace, ScriptedModel([answer])))
     return assessment.reason, scores_of(assessment), len(assessment.calls)
 
 
