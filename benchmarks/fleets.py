@@ -107,10 +107,11 @@ def add_sessions(moments: Moments, series: Series, norm: Baseline, first: int, l
     if not weights.sum():
         return
     shares = [norm.expected(series.first_hour + position) for position in range(first, last)]
+    usual = np.average(shares, 0, weights).tolist()
     turns = by_hour.shape[1] - 1
     for kept, number in enumerate(by_hour.sum(0).tolist()):
         if number:
-            moments.add(Session(kept, turns - kept, np.average(shares, 0, weights).tolist()), number)
+            moments.add(Session(kept, turns - kept, usual), number)
 
 
 class Run:

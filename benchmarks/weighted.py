@@ -34,26 +34,36 @@ class Design(NamedTuple):
 
 def simulate(chance: Generator, design: Design, shares: np.ndarray) -> list[tuple[Bucket, Counter[bytes]]]:
     """Draw buckets of five minutes with these shares of other traces; with each its sessions as they are stored."""
-    buckets = []
     spread = (1 - design.correlation) / design.correlation if design.correlation else 0.0
-    for number, share in enumerate(shares.tolist()):
+    draws = []
+    for share in shares.tolist():
         sessions = int(chance.poisson(design.rate / _PER_HOUR / design.turns))
         own = chance.beta(share * spread, (1 - share) * spread, sessions) if spread else np.full(sessions, share)
-        is_error = chance.random((sessions, design.turns)) < design.errors
-        p = own[:, None] * np.where(is_error, design.factor, 1.0)
-        passes = chance.random((sessions, design.turns)) < p
-        weight = np.where(is_error, *WEIGHTS)
-        sums = Sums()
-        for each in WEIGHTS:
-            n, y = int((weight == each).sum()), int((passes & (weight == each)).sum())
+        draws.append((own, chance.random((sessions, design.turns)), chance.random((sessions, design.turns))))
+    own, of_error, of_pass = (np.concatenate(columns) for columns in zip(*draws, strict=True))
+    places = np.repeat(np.arange(len(draws)), [len(each) for each, *_ in draws])
+    is_error = of_error < design.errors
+    passes = of_pass < own[:, None] * np.where(is_error, design.factor, 1.0)
+    weight = np.where(is_error, *WEIGHTS)
+    totals, kept = weight.sum(1), (weight * passes).sum(1)
+
+    def by_bucket(amounts: np.ndarray) -> list[float]:
+        return np.bincount(places, amounts, len(draws)).tolist()
+
+    counts = [[by_bucket(each.sum(1)) for each in (weight == one, passes & (weight == one))] for one in WEIGHTS]
+    squares = map(by_bucket, (np.ones_like(totals), totals**2, totals * kept, kept**2))
+    stored = list(map(msgspec.msgpack.encode, zip(totals.tolist(), kept.tolist(), strict=True)))
+    buckets, begin = [], 0
+    for number, (sessions, *products) in enumerate(zip(*squares, strict=True)):
+        sums = Sums(over_sessions=SessionSums(int(sessions), *products))
+        for each, (judged, passed) in zip(WEIGHTS, counts, strict=True):
+            n, y = int(judged[number]), int(passed[number])
             if n:
                 sums.classes[weight_class(each)] = ClassSums(n, n * each, y * each, n * each**2, y * each**2)
-        totals, kept = weight.sum(1), (weight * passes).sum(1)
-        squares = (float((totals**2).sum()), float((totals * kept).sum()), float((kept**2).sum()))
-        sums.over_sessions = SessionSums(sessions, *squares)
-        stored = Counter(map(msgspec.msgpack.encode, zip(totals.tolist(), kept.tolist(), strict=True)))
+        after = begin + int(sessions)
         bucket = Bucket(float(number * FIVE_MINUTES_S), sums, _NOTHING, _NOTHING)
-        buckets.append((bucket, stored if design.turns > 1 else Counter()))
+        buckets.append((bucket, Counter(stored[begin:after]) if design.turns > 1 else Counter[bytes]()))
+        begin = after
     return buckets
 
 

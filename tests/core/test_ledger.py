@@ -26,11 +26,14 @@ from support.stage_parts import (
 )
 
 from judges.core.verdict import Score, Verdict
+from judges.registry import catalogue
 from tracejudge import ToolCall
+from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule
 from worker.core.queue.batch import Batch, Evaluation, Item
 from worker.core.queue.ledger import FinalVerdict, Ledger
-from worker.core.selection.evaluations import period_of
+from worker.core.selection.evaluations import EvaluationFactory, period_of
+from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 
 HOUR_S = 3600
@@ -218,19 +221,25 @@ def test_the_same_publication_is_a_duplicate_hours_later(keyspace: Keyspace, mon
 def test_a_part_that_is_full_goes_on_in_smaller_ones_that_stay_compact(keyspace: Keyspace) -> None:
     """All is found again, in what encoding Redis keeps cheap, and nothing outlives its time."""
     chosen, ended_at = IngestHarness(keyspace, rules=RULES), time.time()
-    for first in range(0, 30_000, 3_000):
-        with keyspace.client.pipeline(transaction=False) as pipe:
-            for number in range(first, first + 3_000):
-                pipe.xadd(keyspace.keys.traces, {"v": "1", "t": encoded(make_trace(number, ended_at=ended_at))})
-            pipe.execute()
-        chosen.process()
+    # Of 30,000 traces those whose evaluations are in the first sixteen of the 256 parts.
+    factory, traces = EvaluationFactory(Graders(chosen.settings, catalogue())), []
+    for number in range(30_000):
+        trace = make_trace(number, ended_at=ended_at)
+        (made,) = factory.make(TraceEntry("1-0", None, trace, b""), [Choice("safety", "default", 1.0)], "live")
+        if made.evaluation.id.startswith("0"):
+            traces.append(trace)
+    with keyspace.client.pipeline(transaction=False) as pipe:
+        for trace in traces:
+            pipe.xadd(keyspace.keys.traces, {"v": "1", "t": encoded(trace)})
+        pipe.execute()
+    chosen.process()
     parts = parts_of(keyspace)
     assert {len(part.rpartition(b":")[2]) for part in parts} == {2, 3}
-    assert len(keyspace.ledger()) == keyspace.accounting()["chosen"] == 30_000
+    assert len(keyspace.ledger()) == keyspace.accounting()["chosen"] == len(traces)
     assert {keyspace.client.object("encoding", part) for part in parts} <= {b"listpack", b"ziplist"}
     assert min(map(keyspace.client.ttl, parts)) > 0
     chosen.process(keyspace.client.xrange(keyspace.keys.traces, count=1))
-    for number in (29_999, 0):
-        keyspace.add(make_trace(number, ended_at=ended_at))
+    for trace in (traces[-1], traces[0]):
+        keyspace.add(trace)
     chosen.process()
     assert (keyspace.accounting()["duplicate"], keyspace.pending()) == (2, 0)

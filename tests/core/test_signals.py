@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from celery.worker import state
+from support.cases import each_case
 from support.processes import PATIENCE_S, wait_until
 from support.signals import stopped_at_start
 
@@ -16,17 +17,32 @@ GRACE_S = 20.0
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
-def test_a_service_that_is_stopped_while_it_starts_ends_with_0() -> None:
-    for command, is_first, codes in (
-        ("tracejudge worker", 0, (0, 0)),
+@each_case(
+    ("command", "is_first", "codes"),
+    [
         ("tracejudge worker --metrics-port 0", 1, (0, 0)),
         ("celery -A worker worker", 0, (0, 0)),
-        ("celery -A worker inspect ping", 0, (-signal.SIGINT, -signal.SIGTERM)),
         # The usual codes of what is no service.
-        ("tracejudge account", 0, (130, -signal.SIGTERM)),
         ("tracejudge account", 1, (130, 143)),
-    ):
-        assert stopped_at_start(command, is_first) == codes, (command, is_first)
+    ],
+)
+def test_a_service_that_is_stopped_while_it_starts_ends_with_0(
+    command: str, is_first: int, codes: tuple[int, int]
+) -> None:
+    assert stopped_at_start(command, is_first) == codes
+
+
+@pytest.mark.slow("the same as another process than the first, and another command of Celery")
+@each_case(
+    ("command", "codes"),
+    [
+        ("tracejudge worker", (0, 0)),
+        ("celery -A worker inspect ping", (-signal.SIGINT, -signal.SIGTERM)),
+        ("tracejudge account", (130, -signal.SIGTERM)),
+    ],
+)
+def test_a_command_that_is_stopped_while_it_starts_has_its_usual_codes(command: str, codes: tuple[int, int]) -> None:
+    assert stopped_at_start(command, is_first=0) == codes
 
 
 class Stages:

@@ -9,10 +9,7 @@ UPDATE_GOLDEN=1 .venv/bin/pytest tests/pipeline/test_frozen.py
 import hashlib
 import inspect
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -21,7 +18,7 @@ import pytest
 from support.golden import check_golden
 from support.key_names import built_names, spaces_of_keys
 from support.pipeline import Pipeline, make_traces
-from support.processes import wait_until
+from support.processes import Program, wait_until
 from support.tables import read_table
 
 from docs.metrics import all_metrics
@@ -118,20 +115,13 @@ def documents(pipeline: Pipeline, folder: Path) -> Iterator[str]:
     names = {"TRACE": traces[0].trace_id}
     for command in TABLE["documents"]:
         words = [names.get(word, word) for word in command.split()]
-        ended = subprocess.run(
-            [sys.executable, "-m", "worker.cli", *words],
-            cwd=folder,
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        with Program("-m", "worker.cli", *words, folder=folder, env=variables) as ended:
+            code = ended.wait(120)
         texts = ended.stdout.splitlines() if ended.stdout.startswith("{") else [ended.stdout or "null"]
         lines = [json.loads(text) for text in texts]
         if command.startswith("dead list"):
             names["LETTER"] = lines[0]["id"]
-        assert lines != [None], f"{command}: exit code {ended.returncode}, {ended.stderr}"
+        assert lines != [None], f"{command}: exit code {code}, {ended.stderr}"
         places = dict.fromkeys(place for line in lines for place in fields(line))
         yield f"json {command}: {' '.join(sorted(places))}"
 

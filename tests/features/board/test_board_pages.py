@@ -2,11 +2,8 @@
 
 import base64
 import html
-import os
 import re
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import msgspec
 import pytest
 from redis import Redis
 from support.board_parts import ANSWER, JUDGES, fill, hostile_rows, serving, summed, trace_row
+from support.cli_parts import Run
 from support.judged import judged
 from support.processes import free_port, wait_until
 from support.scrape import scrape
@@ -226,7 +224,7 @@ def test_the_funnel_names_the_services_that_match_no_rule(redis: Redis, redis_ur
 
 
 def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
-    board: httpx.Client, redis: Redis, redis_url: str, prefix: str, tmp_path: Path
+    *, board: httpx.Client, served: Run, redis: Redis, redis_url: str, prefix: str, tmp_path: Path
 ) -> None:
     store = Store(redis_url, Keys(prefix))
     page = board.get("/labels", params={"judge": "facts_grounding", "as": "ada lovelace"}).text
@@ -253,9 +251,7 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     assert (labelled.label.passed, labelled.label.drawn, labelled.label.comment) == (False, stored.drawn, "made up")
     assert [verdict.version for verdict in labelled.verdicts] == [stored.judge_version]
     exported = tmp_path / "labels.jsonl"
-    arguments = ("labels", "export", "--traces", "--output", str(exported))
-    variables = {**os.environ, "TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix}
-    subprocess.run([sys.executable, "-m", "worker.cli", *arguments], env=variables, cwd=tmp_path, check=True)
+    assert served("labels", "export", "--traces", "--output", exported).code == 0
     (line,) = map(msgspec.json.decode, exported.read_bytes().splitlines())
     assert (line["label"], line["origin"], line["drawn"]) == ("fail", "drawn", stored.drawn)
     assert line["trace"]["output"] == ANSWER

@@ -361,18 +361,20 @@ def test_the_interval_covers_whatever_the_first_model_says() -> None:
     cells = ((0.8, 400, 0.2, 1), (0.98, 1000, 0.05, 1), (0.9, 200, 0.3, 10))
     for judge, distortion in cascade_runs.JUDGES.items():
         for share, traces, rate, w in cells:
-            found = cascade_runs.simulate(1, share, traces, rate, 24, w=w, judge=distortion)
-            assert found.coverage >= least(24), (judge, share, traces, found)
+            found = cascade_runs.simulate(1, share, traces, rate, 16, w=w, judge=distortion)
+            assert found.coverage >= least(16), (judge, share, traces, found)
             assert found.width < 1.3 * found.plain, (judge, share, traces, found)
     narrow = cascade_runs.simulate(2, 0.8, 3000, 0.2, 30)
     assert narrow.width < 0.8 * narrow.plain, narrow
-    session = cascade_runs.simulate(3, 0.9, 1000, 0.2, 80, w=10, turns=5)
+    session = cascade_runs.simulate(3, 0.9, 500, 0.2, 80, w=10, turns=5)
     assert session.coverage >= least(80), session
 
 
 def test_missing_second_verdicts_are_covered() -> None:
-    for name, scene in cascade_runs.SCENES.items():
-        found = cascade_runs.missing(4, scene, 3000, 24)
+    # Other sizes of a scene say the same here; the weight of 10 makes ten times as many traces.
+    scenes = {name: scene for name, scene in cascade_runs.SCENES.items() if scene.traces == 6000 or scene.w > 1}
+    for name, scene in scenes.items():
+        found = cascade_runs.missing(4, scene, 1500 if scene.w > 1 else 2000, 24)
         assert found.coverage >= least(24, scene.lowest), (name, found)
         assert found.not_known == ("4 h" in name or "6 h" in name), (name, found)
         if scene.lowest < _LEAST:

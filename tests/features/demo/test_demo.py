@@ -257,7 +257,7 @@ def assert_nothing_is_left(folder: Path) -> None:
     wait_until(lambda: not list((folder / "temporary").iterdir()), what="the removal of all folders")
 
 
-@pytest.mark.parametrize("program", [("--seconds", "6", "--json")], indirect=True)
+@pytest.mark.parametrize("program", [("--seconds", "4", "--json")], indirect=True)
 def test_a_run_loses_nothing_and_shows_the_drop(program: Program, tmp_path: Path) -> None:
     with program:
         assert program.wait(LONG_S) == 0, program.output
@@ -266,8 +266,8 @@ def test_a_run_loses_nothing_and_shows_the_drop(program: Program, tmp_path: Path
     document = msgspec.json.decode(line)
     assert Account.__struct_fields__ == tuple(document)[: len(Account.__struct_fields__)]
     assert (document["lost"], document["dropped"], document["unread"], document["waiting"]) == (0, 0, 0, 0)
-    assert document["published"] == document["sampled"] == len(make_plan(load_samples(), 6))
-    assert (document["seconds"], document["model"]) == (6, "lexical")
+    assert document["published"] == document["sampled"] == len(make_plan(load_samples(), 4))
+    assert (document["seconds"], document["model"]) == (4, "lexical")
     dropped = document["services"]["support-bot"]["groundedness"]
     assert dropped["changed"]
     assert dropped["first_half"]["share"] - dropped["second_half"]["share"] > 0.4
@@ -323,7 +323,7 @@ def test_a_demo_with_keep_serves_the_command_that_it_prints(program: Program, tm
     [
         signal.SIGINT,
         pytest.param(signal.SIGTERM, marks=pytest.mark.slow("a second variant")),
-        pytest.param(signal.SIGKILL, marks=pytest.mark.faults),
+        pytest.param(signal.SIGKILL, marks=[pytest.mark.faults, pytest.mark.slow("a second variant")]),
     ],
 )
 @pytest.mark.parametrize("program", [("--seconds", "60")], indirect=True)

@@ -180,8 +180,8 @@ def test_long_commands_print_in_a_pipe(served: Run, endpoint: ChatEndpoint, monk
     endpoint.behaviour = slow(0.05, yes_no())
     Path("judges.d").mkdir()
     labelled_rows = write_lines("labelled.jsonl", rows(20))
-    traces = write_lines("traces.jsonl", rows(3_000))
-    labels = [{"trace_id": f"{number}", "label": "pass", "judge": "safety", "drawn": 1} for number in range(3_000)]
+    traces = write_lines("traces.jsonl", rows(600))
+    labels = [{"trace_id": f"{number}", "label": "pass", "judge": "safety", "drawn": 1} for number in range(600)]
     align = ("judges", "align", "safety", labelled_rows, "--model", "default", "--out", "judges.d/safety.toml")
     commands = {
         "judging by m": ("verdict", ("evaluate", labelled_rows, "--judge", "safety")),

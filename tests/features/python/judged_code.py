@@ -179,15 +179,6 @@ def exits(_trace: Trace) -> bool:
     os._exit(7)
 
 
-def given(result: Any) -> Any:
-    """Make a judge that gives a result, whatever that is."""
-
-    def function(_trace: Trace) -> bool:
-        return result() if callable(result) else result
-
-    return judge(version="1")(function)
-
-
 def _numbers() -> Iterator[bool]:
     yield True
 
@@ -196,19 +187,28 @@ async def _later_numbers() -> AsyncIterator[bool]:
     yield True
 
 
-gives_a_dictionary = given({"value": 1})
-gives_a_generator = given(_numbers)
-gives_an_asynchronous_generator = given(_later_numbers)
-gives_too_much = given(2)
-gives_too_little = given(-0.001)
-gives_infinity = given(float("inf"))
-gives_no_raw_number = given(Score(1, raw=float("nan")))
-gives_raw_infinity = given(Score(1, raw=float("inf")))
-gives_no_number = given(float("nan"))
-gives_a_text_as_value = given(Score(SECRET))  # type: ignore[arg-type]
-gives_a_list_of_numbers = given([1, 0])
-gives_another_metric = given(Score(1, metric="other"))
-gives_a_metric_twice = given([Score(1), Score(0)])
-gives_a_number_as_label = given(Score(1, label=3))  # type: ignore[arg-type]
-gives_no_utf8 = given(Score(1, rationale="\ud800"))
-gives_much = given(Score(1, rationale="x" * 300_000))
+GIVEN: dict[str, Any] = {
+    "a_dictionary": {"value": 1},
+    "a_generator": _numbers,
+    "an_asynchronous_generator": _later_numbers,
+    "too_much": 2,
+    "too_little": -0.001,
+    "infinity": float("inf"),
+    "no_raw_number": Score(1, raw=float("nan")),
+    "raw_infinity": Score(1, raw=float("inf")),
+    "no_number": float("nan"),
+    "a_text_as_value": Score(SECRET),  # type: ignore[arg-type]
+    "a_list_of_numbers": [1, 0],
+    "another_metric": Score(1, metric="other"),
+    "a_metric_twice": [Score(1), Score(0)],
+    "a_number_as_label": Score(1, label=3),  # type: ignore[arg-type]
+    "no_utf8": Score(1, rationale="\ud800"),
+    "much": Score(1, rationale="x" * 300_000),
+}
+
+
+@judge
+def gives(trace: Trace) -> bool:
+    """Give a result of any type, whatever that is."""
+    result = GIVEN[said(trace, "do")]
+    return result() if callable(result) else result

@@ -164,7 +164,8 @@ def divide(demand: Demand) -> tuple[Demand, Demand]:
 
 def add_up(demand: Demand) -> list[float]:
     """Add up a demand over its priorities."""
-    return [sum(bins) for bins in zip(*demand.values(), strict=True)] or [0.0] * (2 * BINS)
+    parts = [*demand.values()] or [[0.0] * (2 * BINS)]
+    return [*parts[0]] if len(parts) == 1 else [*map(sum, zip(*parts, strict=True))]
 
 
 def divide_by_priority(demand: Demand, now: float, amount: float) -> dict[int, float]:
@@ -178,12 +179,11 @@ def divide_by_priority(demand: Demand, now: float, amount: float) -> dict[int, f
 
 def _sum(bins: Sequence[float], begin: float, end: float) -> float:
     """Add up bins between two times in seconds; the first and last bin count in proportion."""
-    total, place = 0.0, int(begin // BIN_S)
-    while place * BIN_S < end and place < len(bins):
-        covered = min(end, (place + 1) * BIN_S) - max(begin, place * BIN_S)
-        total += bins[place] * covered / BIN_S
-        place += 1
-    return total
+    first, before_first = divmod(begin, BIN_S)
+    last, of_last = divmod(end, BIN_S)
+    whole = bins[int(first) : int(last)]
+    parts = -before_first * sum(bins[int(first) : int(first) + 1]) + of_last * sum(bins[int(last) : int(last) + 1])
+    return sum(whole) + parts / BIN_S
 
 
 def segment_factors(rate: float, traces: Mapping[str, int]) -> dict[str, float]:

@@ -189,14 +189,19 @@ def _dot(one: Vector, other: Vector) -> float:
 
 def _join(texts: Sequence[str], weights: Vector) -> list[list[str]]:
     """Join the two groups whose members are most alike on average, as long as two are alike enough."""
-    groups = [[text] for text in texts]
-    while len(groups) > 1:
-        means = [_mean(group, weights) for group in groups]
-        alike, one, other = max((_dot(means[i], means[j]), i, j) for i, j in combinations(range(len(means)), 2))
+    groups = {number: [text] for number, text in enumerate(texts)}
+    means = {number: _mean(group, weights) for number, group in groups.items()}
+    pairs = {(one, other): _dot(means[one], means[other]) for one, other in combinations(means, 2)}
+    while pairs:
+        alike, (one, other) = max((alike, pair) for pair, alike in pairs.items())
         if alike < _ALIKE:
             break
         groups[one] += groups.pop(other)
-    return groups
+        means[one] = _mean(groups[one], weights)
+        pairs = {pair: alike for pair, alike in pairs.items() if other not in pair}
+        changed = [(min(one, number), max(one, number)) for number in groups if number != one]
+        pairs |= {pair: _dot(means[pair[0]], means[pair[1]]) for pair in changed}
+    return list(groups.values())
 
 
 def _name(mean: Vector, texts: Collection[str]) -> str:
