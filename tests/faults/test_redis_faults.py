@@ -25,6 +25,7 @@ from worker.base.embedded import EmbeddedRedis, ServerBinary
 
 # --- restarts, pauses and the network ---
 @pytest.mark.slow("five restarts one after the other")
+@pytest.mark.parametrize("experiment", ["appendonly"], indirect=True)
 def test_redis_is_restarted_under_load(experiment: Experiment) -> None:
     traces, times, every_s = number(5_000, least=300), number(5, least=2), seconds(5, least=1.5)
     experiment.start("a")

@@ -1,7 +1,7 @@
 """Scores in Phoenix and MLflow as they are published, read back through their own APIs.
 
-Both run in environments of their own. In CI the user's span is sent by OTLP after the verdict, and both the server and
-the worker are restarted in the middle. `make test-long` also puts a faulty gateway before them.
+Both run in environments of their own. In CI the user's span is sent by OTLP after the verdict, and the worker is
+restarted in the middle. `make test-long` also restarts the server, and puts a faulty gateway before it.
 """
 
 import asyncio
@@ -78,21 +78,26 @@ def export(
     serve: Callable[[], Any],
     spans: Callable[[list[Verdict]], None],
     found: Callable[[], list[str]],
+    restarts: bool,
 ) -> list[str]:
-    """Export verdicts over two lives of the server and of the worker; return what the server then has."""
+    """Export verdicts over two lives of the worker, or of the server too; return what the server then has."""
     verdicts = [verdict(number) for number in range(COUNT)]
     now = [time.time()]
     monkeypatch.setattr("worker.base.delivery.receiver_delivery.time.time", lambda: now[0])
     settings = {"receivers": {"mine": receiver(options)}, "export_explanations": True}
     first, second = Sending(keyspace, **settings), Sending(keyspace, **settings)
-    with serve():
+    with ExitStack() as stack:
+        server = stack.enter_context(ExitStack())
+        server.enter_context(serve())
         spans(verdicts[: COUNT // 2])
         keyspace.send(*verdicts)
         with monkeypatch.context() as patched:
             # This worker dies before it acknowledges.
             patched.setattr(type(first.exporter), "_acknowledge_delivered", lambda _self: None)
             wait_until(lambda: first.turn() or len(found()) == COUNT // 2, timeout_s=60, what="the first half")
-    with serve():
+        if restarts:
+            server.close()
+            server.enter_context(serve())
         spans(verdicts[COUNT // 2 :])
         for _ in range(4):
             second.turn()
@@ -157,6 +162,8 @@ def mlflow(folder: Path) -> Product:
         command = [programs / "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
         path = f"{programs}:{os.environ['PATH']}"
         variables = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PATH": path}
+        # Processes for jobs of its own, which take longer than the server.
+        variables["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
         return serving([*command, "--backend-store-uri", *store], f"{url}/health", **variables)
 
     def values() -> list[str]:
@@ -185,11 +192,19 @@ PRODUCTS = {"phoenix": phoenix, "mlflow": mlflow}
 IDS = [f"{number + 1:032x}" for number in range(COUNT)]
 
 
-@pytest.mark.slow("starts Phoenix or MLflow twice, 60 s")
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_scores_are_on_traces(keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(
+    "restarts",
+    [
+        pytest.param(False, marks=pytest.mark.slow("starts Phoenix or MLflow"), id="one server"),
+        pytest.param(True, marks=pytest.mark.endurance("starts it twice"), id="restarted"),
+    ],
+)
+def test_scores_are_on_traces(
+    keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, restarts: bool
+) -> None:
     product = PRODUCTS[name](tmp_path)
-    how: Any = {"serve": product.serve, "spans": product.spans, "found": product.found}
+    how: Any = {"serve": product.serve, "spans": product.spans, "found": product.found, "restarts": restarts}
     assert export(keyspace, product.options, monkeypatch, **how) == IDS
 
 
