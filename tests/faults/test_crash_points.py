@@ -225,7 +225,7 @@ SCENES: dict[str, tuple[Steps, Rule, set[str]]] = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server(redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
     with server_of("7", redis_binaries) as server:
         yield server

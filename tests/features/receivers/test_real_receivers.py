@@ -22,6 +22,7 @@ from support.loopback import LoopbackServer
 from support.ports import free_port
 from support.processes import PATIENCE_S, wait_until
 from support.receiver_environments import environment
+from support.scrape import CLIENT
 from support.stage_parts import Keyspace
 from test_receivers import Sending, receiver, verdict
 
@@ -53,7 +54,7 @@ def serving(command: list[str | Path], url: str, **variables: str) -> Iterator[N
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url).status_code < 500
+        return CLIENT.get(url).status_code < 500
     except httpx.HTTPError:
         return False
 
@@ -123,6 +124,7 @@ class Product(NamedTuple):
 def phoenix(folder: Path) -> Product:
     programs, port, grpc = environment("phoenix"), free_port(), free_port()
     url = f"http://127.0.0.1:{port}"
+    listed = f"{url}/v1/projects/default/span_annotations"
 
     def serve() -> Any:
         variables = {"PHOENIX_PORT": str(port), "PHOENIX_GRPC_PORT": str(grpc), "PHOENIX_HOST": "127.0.0.1"}
@@ -133,16 +135,15 @@ def phoenix(folder: Path) -> Product:
         send_spans(url, verdicts)
         ids = [("span_ids", each.span_id or "") for each in verdicts]
         # Phoenix stores spans a little later than it accepts them.
-        listed = f"{url}/v1/projects/default/span_annotations"
         wait_until(
-            lambda: httpx.get(listed, params=ids, timeout=PATIENCE_S).status_code == 200, timeout_s=60, what="the spans"
+            lambda: CLIENT.get(listed, params=ids, timeout=PATIENCE_S).status_code == 200,
+            timeout_s=60,
+            what="the spans",
         )
 
     def values() -> list[str]:
         ids = [("span_ids", f"{number + 1:016x}") for number in range(COUNT)]
-        read = httpx.get(
-            f"{url}/v1/projects/default/span_annotations", params=[*ids, ("limit", 1000)], timeout=PATIENCE_S
-        )
+        read = CLIENT.get(listed, params=[*ids, ("limit", 1000)], timeout=PATIENCE_S)
         rows = read.json()["data"] if read.status_code == 200 else []
         for row in rows:
             assert int(row["identifier"], 16) == int(row["span_id"], 16)
@@ -169,7 +170,7 @@ def mlflow(folder: Path) -> Product:
     def values() -> list[str]:
         names = []
         for number in range(COUNT):
-            read = httpx.get(f"{url}/api/3.0/mlflow/traces/tr-{number + 1:032x}", timeout=PATIENCE_S)
+            read = CLIENT.get(f"{url}/api/3.0/mlflow/traces/tr-{number + 1:032x}", timeout=PATIENCE_S)
             info = read.json()["trace"]["trace_info"] if read.status_code == 200 else {}
             for assessment in info.get("assessments", ()):
                 assert assessment["source"] == {"source_type": "LLM_JUDGE", "source_id": "safety"}
