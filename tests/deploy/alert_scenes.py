@@ -154,60 +154,43 @@ def alert_names(rules: Iterable[Path]) -> list[str]:
     return sorted({rule["alert"] for rule in every_rule(rules) if "alert" in rule})
 
 
-def rules_of(part: str, rules: Path, folder: Path) -> list[Path]:
+def rules_of(part: str, rules: Path) -> list[Path]:
     """Return the files of rules that the scenes of a part need: of quality, the watcher, or the whole."""
-    match part:
-        case "quality":
-            return [rules / name for name in ("shares.yaml", "quality.yaml", "watcher.yaml")]
-        case "watcher":
-            return [_recordings_for(rules / "watcher.yaml", rules / "pipeline.yaml", folder), rules / "watcher.yaml"]
-    return sorted(rules.glob("*.yaml"))
-
-
-def _recordings_for(alerts: Path, recordings: Path, folder: Path) -> Path:
-    """Write the recordings that the alerts of a file read, directly or not; the others would take half of the time."""
-    document = yaml.safe_load(recordings.read_text(encoding="utf-8"))
-    (group,), text = document["groups"], alerts.read_text(encoding="utf-8")
-    # A recording stands behind those that it reads.
-    for rule in reversed(group["rules"]):
-        if rule["record"] in text:
-            text += rule["expr"]
-        else:
-            group["rules"].remove(rule)
-    path = folder / recordings.name
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return path
+    names = {"quality": ("shares", "quality", "watcher"), "watcher": ("pipeline", "watcher")}.get(part)
+    return [rules / f"{name}.yaml" for name in names] if names else sorted(rules.glob("*.yaml"))
 
 
 def play(
-    promtool: str, rules: Sequence[Path], played: Sequence[Scene], folder: Path
+    promtool: str, rules: Sequence[Path], played: Sequence[Scene], folder: Path, *, all_rules: bool
 ) -> Iterator[tuple[Scene, Moment, list[Alert]]]:
     """Yield the alerts that fire at each moment.
 
-    With TRACEJUDGE_ONE_ALERT only alerts whose names begin so, and the scenes that speak of them: for mutants.
+    Without ``all_rules`` those of the alerts that a scene names, which takes a third of the time. With
+    TRACEJUDGE_ONE_ALERT only alerts whose names begin so, and the scenes that speak of them: for mutants.
     """
-    alerts = alert_names(rules)
-    if prefix := os.environ.get("TRACEJUDGE_ONE_ALERT"):
-        alerts = [alert for alert in alerts if alert.startswith(prefix)]
-        tested = [
-            {name for moment in scene.moments for names in moment.kinds.values() for name in names} for scene in played
-        ]
-        played = [scene for scene, names in zip(played, tested, strict=True) if names & {*alerts}]
-        rules = [_only(path, alerts, folder) for path in rules]
-    firing: dict[tuple[str, int], list[Alert]] = defaultdict(list)
-    for every in {scene.every for scene in played} if alerts else ():
-        groups = [_group(scene, alerts) for scene in played if scene.every == every]
-        output = run_groups(promtool, rules, groups, folder, every)
+    runs: dict[tuple[str, tuple[str, ...]], list[Scene]] = defaultdict(list)
+    prefix = os.environ.get("TRACEJUDGE_ONE_ALERT", "")
+    known = alert_names(rules)
+    for scene in played:
+        named = {name for moment in scene.moments for names in moment.kinds.values() for name in names}
+        named |= {alert.name for moment in scene.moments for alert in moment.firing}
+        alerts = [name for name in known if name.startswith(prefix) and (all_rules or name in named)]
+        if not prefix or named & {*alerts}:
+            runs[scene.every, tuple(alerts)].append(scene)
+    for (every, alerts), some in runs.items():
+        chosen = list(rules) if all_rules and not prefix else _only(rules, alerts, folder)
+        output = run_groups(promtool, chosen, [_group(scene, alerts) for scene in some], folder, every)
+        firing: dict[tuple[str, int], list[Alert]] = defaultdict(list)
         parts = re.split(r"(?=^ *name: )", output, flags=re.MULTILINE)[1:]
         assert parts or "FAILED" not in output, output
         for part in parts:
             match = re.search(r"name: (.+?),\s+alertname: (\w+), time: ([^,]+),", part)
             assert match, part
             firing[match[1], _minutes(match[3])] += _rendered(match[2], part)
-    for scene in played:
-        for moment in scene.moments:
-            expected = [alert for alert in moment.firing if alert.name in alerts]
-            yield scene, moment._replace(firing=expected), firing[scene.name, moment.minute]
+        for scene in some:
+            for moment in scene.moments:
+                expected = [alert for alert in moment.firing if alert.name in alerts]
+                yield scene, moment._replace(firing=expected), firing[scene.name, moment.minute]
 
 
 def run_groups(
@@ -238,14 +221,22 @@ def _group(scene: Scene, alerts: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _only(path: Path, alerts: Sequence[str], folder: Path) -> Path:
-    """Write a file of rules without other alerts."""
-    document = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
-    for group in document["groups"]:
-        group["rules"] = [rule for rule in group["rules"] if rule.get("alert", alerts[0]) in alerts]
-    document["groups"] = [group for group in document["groups"] if group["rules"]]
-    written = folder / f"only-{path.name}"
-    written.write_text(yaml.dump(document, Dumper=yaml.CSafeDumper), encoding="utf-8")
+def _only(rules: Sequence[Path], alerts: Sequence[str], folder: Path) -> list[Path]:
+    """Write the rules of some alerts, and the recordings that they read, directly or not."""
+    documents = [(path.name, yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)) for path in rules]
+    text, written = "", []
+    groups = [group for _, document in documents for group in document["groups"]]
+    # A recording stands behind those that it reads.
+    for group in sorted(groups, key=lambda group: _ORDER.index(group["name"]), reverse=True):
+        for rule in reversed(group["rules"][:]):
+            if rule["alert"] in alerts if "alert" in rule else rule["record"] in text:
+                text += yaml.dump(rule, width=10_000)
+            else:
+                group["rules"].remove(rule)
+    for name, document in documents:
+        document["groups"] = [group for group in document["groups"] if group["rules"]]
+        written.append(folder / f"only-{name}")
+        written[-1].write_text(yaml.dump(document, Dumper=yaml.CSafeDumper), encoding="utf-8")
     return written
 
 

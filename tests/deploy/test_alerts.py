@@ -48,12 +48,27 @@ Z = 1.959964
 # --- scenes ---
 
 
-@pytest.mark.slow("promtool plays every scene")
-@pytest.mark.parametrize("part", PARTS)
-def test_scenes(part: str, promtool: str, tmp_path: Path) -> None:
-    """At each moment the alerts of the scene fire, with these labels, addresses and texts, and no other alert does."""
+@pytest.mark.parametrize(
+    ("part", "all_rules"),
+    [
+        *(
+            pytest.param(part, part == "whole", id=part, marks=pytest.mark.slow("many runs of promtool"))
+            for part in PARTS
+        ),
+        *(
+            pytest.param(part, True, id=f"{part}, all rules", marks=pytest.mark.endurance("a minute of CPU"))
+            for part in ("quality", "watcher")
+        ),
+    ],
+)
+def test_scenes(part: str, promtool: str, tmp_path: Path, *, all_rules: bool) -> None:
+    """At each moment the alerts of the scene fire, with these labels, addresses and texts, and no other alert does.
+
+    Of all alerts that is so in the scenes of the whole; in the others of those that a scene names, or of all too.
+    """
     wrong, said = dict[str, object](), Texts()
-    for scene, moment, firing in play(promtool, rules_of(part, RULES, tmp_path), scenes(part), tmp_path):
+    played = play(promtool, rules_of(part, RULES), scenes(part), tmp_path, all_rules=all_rules)
+    for scene, moment, firing in played:
         annotations = {frozenset(alert.labels.items()): dict(alert.annotations) for alert in firing}
         texts = {
             labels: Text(each.pop("summary", ""), each.pop("description", "")) for labels, each in annotations.items()
@@ -147,7 +162,7 @@ def test_factors_of_a_row(promtool: str, tmp_path: Path) -> None:
     )
     write(tmp_path, generate(msgspec.structs.replace(load(), objectives=rows)))
     rules = [tmp_path / "shares.yaml", tmp_path / "quality.yaml"]
-    ((_, _, firing),) = play(promtool, rules, scenes("factors"), tmp_path)
+    ((_, _, firing),) = play(promtool, rules, scenes("factors"), tmp_path, all_rules=True)
     assert [alert.labels["judge"] for alert in firing if alert.name.endswith("Fast")] == ["faithfulness"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from experiment import Experiment
 from redis_faults import server_of
 
-from worker.base.embedded import ServerBinary
+from worker.base.embedded import EmbeddedRedis, ServerBinary
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,7 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def experiment(
     request: pytest.FixtureRequest, tmp_path: Path, redis_binaries: tuple[ServerBinary, ...]
 ) -> Iterator[Experiment]:
-    """An experiment with two judges and no worker yet, on the version of Redis that `on_redis` selects."""
-    version = getattr(request, "param", None)
-    with Experiment(tmp_path, redis=server_of(version, redis_binaries) if version else None) as made:
+    """An experiment with two judges and no worker yet.
+
+    Its parameter is the version of Redis that `on_redis` selects, or `appendonly` for one that can be restarted.
+    """
+    kind = getattr(request, "param", None)
+    redis = EmbeddedRedis(appendonly=True) if kind == "appendonly" else kind and server_of(kind, redis_binaries)
+    with Experiment(tmp_path, redis=redis) as made:
         yield made

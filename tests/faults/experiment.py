@@ -60,7 +60,7 @@ def expire_locks(client: Redis, keys: Keys) -> None:
 
 
 class Experiment:
-    """One Redis with an append-only file, one endpoint, one OTLP receiver, and workers by name.
+    """One Redis, one endpoint, one OTLP receiver, and workers by name.
 
     Every trace is judged by each of `judges`. Tests cause faults on the parts themselves:
     `redis.restart()`, `endpoint.behaviour = ...`, `otlp.close()`, `pause("a")`.
@@ -72,10 +72,11 @@ class Experiment:
         Args:
             folder: Where programs run.
             judges: Each judges every trace, all by one judge model, whose endpoint takes 50 ms.
-            redis: A server that is not started yet, instead of the default one.
+            redis: A server that is not started yet: with an append-only file where it is restarted, which makes all
+                commands wait for the disk.
         """
         self.judges = tuple(judges)
-        self.redis = redis or EmbeddedRedis(appendonly=True)
+        self.redis = redis or EmbeddedRedis()
         self.endpoint = ChatEndpoint(slow(0.05, yes_no()))
         self.otlp = OtlpReceiver()
         self.workers: dict[str, Worker] = {}

@@ -31,7 +31,7 @@ def on_redis(*short: object) -> pytest.MarkDecorator:
 def server_of(version: str, binaries: Sequence[ServerBinary]) -> EmbeddedRedis:
     """Make a server of a version; without it the test is skipped."""
     binary = next((binary for binary in binaries if binary.origin == ORIGINS[version]), None)
-    return EmbeddedRedis(binary, appendonly=True) if binary else pytest.skip(f"no Redis {version}")
+    return EmbeddedRedis(binary) if binary else pytest.skip(f"no Redis {version}")
 
 
 def restart(server: EmbeddedRedis, *, away_s: float) -> None:

@@ -205,10 +205,10 @@ def check_repeats(experiment: Experiment, verdicts: Sequence[Verdict], second: s
     wait_until(lambda: counted() == pairs, bounded_s(30), "all pairs to be counted")
 
 
-SESSIONS = 20_000 if SCALE >= 1 else 150
+SESSIONS = 20_000 if SCALE >= 1 else 100
 WAVE = min(250, SESSIONS // 4)
 """Conversations whose traces are mixed."""
-LONGEST = 80 if SCALE >= 1 else 30
+LONGEST = 80 if SCALE >= 1 else 20
 MAX_UNREAD = 20_000
 RULE = {"name": "conversations", "judges": ["user_frustration"], "unit": "session"}
 SETTINGS = {"rules": [RULE], "session_idle": 0.5, "session_keep": 5.0, "max_stream": 400_000, "grace_s": 5.0}
@@ -318,7 +318,7 @@ def test_each_generation_of_each_conversation_is_judged_once(experiment: Experim
 
 # --- sums of the monitor, and labels ---
 MONITOR_KILLS = number(20, least=3)
-A_SECOND = 500
+A_SECOND = number(500, least=150)
 BATCH = 50
 Totals = Counter[tuple[str, str]]
 OUTCOMES: tuple[Outcome, ...] = ("scored", "abstained", "unscored")

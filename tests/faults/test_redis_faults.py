@@ -25,6 +25,7 @@ from worker.base.embedded import EmbeddedRedis, ServerBinary
 
 # --- restarts, pauses and the network ---
 @pytest.mark.slow("five restarts one after the other")
+@pytest.mark.parametrize("experiment", ["appendonly"], indirect=True)
 def test_redis_is_restarted_under_load(experiment: Experiment) -> None:
     traces, times, every_s = number(5_000, least=300), number(5, least=2), seconds(5, least=1.5)
     experiment.start("a")
@@ -138,7 +139,7 @@ def publish(experiment: Experiment, traces: int, **fields: object) -> None:
 
 
 # --- the stream is trimmed while its reader is behind: trimmed entries are counted, and nothing else is missing ---
-STREAM = number(20_000, least=2_000)
+STREAM = number(20_000, least=1_000)
 CAP = STREAM // 8
 
 
@@ -290,7 +291,6 @@ def test_a_full_redis_is_trimmed_to_the_caps(experiment: Experiment) -> None:
 
 # --- Redis loses confirmed writes: what was lost is named in the account, and all before and after is judged once ---
 PART = 40
-short_of = pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 
 
 class Losing(Experiment):
@@ -330,7 +330,9 @@ def server(binaries: Sequence[ServerBinary], version: str, *options: str) -> Emb
     return TunedRedis(binary, *options) if binary else pytest.skip(f"no Redis {version}")
 
 
-@pytest.mark.parametrize("version", ["6.2", pytest.param("7", marks=pytest.mark.slow("the other version of Redis"))])
+@pytest.mark.parametrize(
+    "version", ["6.2", pytest.param("7", marks=pytest.mark.endurance("the other version of Redis"))]
+)
 def test_redis_is_flushed_while_a_worker_holds_batches(losing: Callable[..., Losing], version: str) -> None:
     experiment = losing(version)
     experiment.endpoint.behaviour = slow(3, yes_no())
@@ -343,8 +345,13 @@ def test_redis_is_flushed_while_a_worker_holds_batches(losing: Callable[..., Los
     assert experiment.pipeline.counter("chosen") > PART, "what was under way has ended, and counts"
 
 
-@short_of
-@pytest.mark.parametrize("version", ["6.2", "7"])
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param("7", marks=pytest.mark.slow("seconds of CPU, for what shorter tests touch too")),
+        pytest.param("6.2", marks=pytest.mark.endurance("the other version of Redis")),
+    ],
+)
 def test_redis_is_flushed_and_then_restarts_from_an_older_snapshot(losing: Callable[..., Losing], version: str) -> None:
     experiment = losing(version)
     experiment.start()

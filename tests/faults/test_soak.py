@@ -18,6 +18,8 @@ from support import replies
 from support.processes import wait_until
 from support.proxy import HOLDS, REFUSES, Proxy, cuts_replies, delays, resets_after
 
+from worker.base.embedded import EmbeddedRedis
+
 SOAK_S: Final = 1800.0 if SCALE >= 1 else 24.0
 EVERY_S: Final = seconds(5, least=4)
 FAULT_S: Final = seconds(4, least=3)
@@ -103,7 +105,7 @@ def faults(tmp_path: Path) -> Iterator[RandomFaults]:
     seed = random.randrange(1_000_000) if SCALE >= 1 else 6
     print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
     with contextlib.ExitStack() as stack:
-        experiment = stack.enter_context(Experiment(tmp_path))
+        experiment = stack.enter_context(Experiment(tmp_path, redis=EmbeddedRedis(appendonly=True)))
         proxy = stack.enter_context(Proxy(experiment.redis.port))
         yield RandomFaults(experiment, proxy, random.Random(seed))
 

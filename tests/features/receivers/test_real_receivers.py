@@ -1,7 +1,7 @@
 """Scores in Phoenix and MLflow as they are published, read back through their own APIs.
 
-Both run in environments of their own. In CI the user's span is sent by OTLP after the verdict, and both the server and
-the worker are restarted in the middle. `make test-long` also puts a faulty gateway before them.
+Both run in environments of their own. In CI the user's span is sent by OTLP after the verdict, and the worker is
+restarted in the middle. `make test-long` also restarts the server, and puts a faulty gateway before it.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from support.loopback import LoopbackServer
 from support.ports import free_port
 from support.processes import PATIENCE_S, wait_until
 from support.receiver_environments import environment
+from support.scrape import CLIENT
 from support.stage_parts import Keyspace
 from test_receivers import Sending, receiver, verdict
 
@@ -53,7 +54,7 @@ def serving(command: list[str | Path], url: str, **variables: str) -> Iterator[N
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url).status_code < 500
+        return CLIENT.get(url).status_code < 500
     except httpx.HTTPError:
         return False
 
@@ -78,21 +79,26 @@ def export(
     serve: Callable[[], Any],
     spans: Callable[[list[Verdict]], None],
     found: Callable[[], list[str]],
+    restarts: bool,
 ) -> list[str]:
-    """Export verdicts over two lives of the server and of the worker; return what the server then has."""
+    """Export verdicts over two lives of the worker, or of the server too; return what the server then has."""
     verdicts = [verdict(number) for number in range(COUNT)]
     now = [time.time()]
     monkeypatch.setattr("worker.base.delivery.receiver_delivery.time.time", lambda: now[0])
     settings = {"receivers": {"mine": receiver(options)}, "export_explanations": True}
     first, second = Sending(keyspace, **settings), Sending(keyspace, **settings)
-    with serve():
+    with ExitStack() as stack:
+        server = stack.enter_context(ExitStack())
+        server.enter_context(serve())
         spans(verdicts[: COUNT // 2])
         keyspace.send(*verdicts)
         with monkeypatch.context() as patched:
             # This worker dies before it acknowledges.
             patched.setattr(type(first.exporter), "_acknowledge_delivered", lambda _self: None)
             wait_until(lambda: first.turn() or len(found()) == COUNT // 2, timeout_s=60, what="the first half")
-    with serve():
+        if restarts:
+            server.close()
+            server.enter_context(serve())
         spans(verdicts[COUNT // 2 :])
         for _ in range(4):
             second.turn()
@@ -118,6 +124,7 @@ class Product(NamedTuple):
 def phoenix(folder: Path) -> Product:
     programs, port, grpc = environment("phoenix"), free_port(), free_port()
     url = f"http://127.0.0.1:{port}"
+    listed = f"{url}/v1/projects/default/span_annotations"
 
     def serve() -> Any:
         variables = {"PHOENIX_PORT": str(port), "PHOENIX_GRPC_PORT": str(grpc), "PHOENIX_HOST": "127.0.0.1"}
@@ -128,16 +135,15 @@ def phoenix(folder: Path) -> Product:
         send_spans(url, verdicts)
         ids = [("span_ids", each.span_id or "") for each in verdicts]
         # Phoenix stores spans a little later than it accepts them.
-        listed = f"{url}/v1/projects/default/span_annotations"
         wait_until(
-            lambda: httpx.get(listed, params=ids, timeout=PATIENCE_S).status_code == 200, timeout_s=60, what="the spans"
+            lambda: CLIENT.get(listed, params=ids, timeout=PATIENCE_S).status_code == 200,
+            timeout_s=60,
+            what="the spans",
         )
 
     def values() -> list[str]:
         ids = [("span_ids", f"{number + 1:016x}") for number in range(COUNT)]
-        read = httpx.get(
-            f"{url}/v1/projects/default/span_annotations", params=[*ids, ("limit", 1000)], timeout=PATIENCE_S
-        )
+        read = CLIENT.get(listed, params=[*ids, ("limit", 1000)], timeout=PATIENCE_S)
         rows = read.json()["data"] if read.status_code == 200 else []
         for row in rows:
             assert int(row["identifier"], 16) == int(row["span_id"], 16)
@@ -157,12 +163,14 @@ def mlflow(folder: Path) -> Product:
         command = [programs / "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
         path = f"{programs}:{os.environ['PATH']}"
         variables = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PATH": path}
+        # Processes for jobs of its own, which take longer than the server.
+        variables["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
         return serving([*command, "--backend-store-uri", *store], f"{url}/health", **variables)
 
     def values() -> list[str]:
         names = []
         for number in range(COUNT):
-            read = httpx.get(f"{url}/api/3.0/mlflow/traces/tr-{number + 1:032x}", timeout=PATIENCE_S)
+            read = CLIENT.get(f"{url}/api/3.0/mlflow/traces/tr-{number + 1:032x}", timeout=PATIENCE_S)
             info = read.json()["trace"]["trace_info"] if read.status_code == 200 else {}
             for assessment in info.get("assessments", ()):
                 assert assessment["source"] == {"source_type": "LLM_JUDGE", "source_id": "safety"}
@@ -185,11 +193,19 @@ PRODUCTS = {"phoenix": phoenix, "mlflow": mlflow}
 IDS = [f"{number + 1:032x}" for number in range(COUNT)]
 
 
-@pytest.mark.slow("starts Phoenix or MLflow twice, 60 s")
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_scores_are_on_traces(keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(
+    "restarts",
+    [
+        pytest.param(False, marks=pytest.mark.slow("starts Phoenix or MLflow"), id="one server"),
+        pytest.param(True, marks=pytest.mark.endurance("starts it twice"), id="restarted"),
+    ],
+)
+def test_scores_are_on_traces(
+    keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, restarts: bool
+) -> None:
     product = PRODUCTS[name](tmp_path)
-    how: Any = {"serve": product.serve, "spans": product.spans, "found": product.found}
+    how: Any = {"serve": product.serve, "spans": product.spans, "found": product.found, "restarts": restarts}
     assert export(keyspace, product.options, monkeypatch, **how) == IDS
 
 
