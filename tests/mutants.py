@@ -45,6 +45,7 @@ SEED: Final = 14
 PROCESSES: Final = 2
 MEMORY_BYTES: Final = 6 << 30
 _SPARE_S: Final = 30
+_SCRIPT: Final = re.compile(r"^-- @script (\w+)", re.MULTILINE)
 _MOST_TESTS_S: Final = 60.0
 ROOT: Final = Path(__file__).parents[1]
 PRODUCT: Final = ("worker", "judges", "deploy", "producers/tracejudge")
@@ -454,7 +455,7 @@ class Lines:
 
         The shortest tests come first, and those that would take longer than a minute together are left out.
         """
-        tests = self._of_script(root, mutant.path) if mutant.path.endswith(".lua") else self._of_line(root, mutant)
+        tests = self._of_script(root, mutant) if mutant.path.endswith(".lua") else self._of_line(root, mutant)
         chosen, total_s = list[str](), 0.0
         for test in sorted(tests & self._seconds.keys(), key=lambda test: (self._seconds[test], test)):
             total_s += self._seconds[test]
@@ -472,16 +473,27 @@ class Lines:
             tests = set[str]().union(*(lines[line] for line in lines if name and functions[line] == name))
         return tests or set[str]().union(*lines.values())
 
-    def _of_script(self, root: Path, script: str) -> set[str]:
-        name = Path(script).stem
-        tests = set[str]()
+    def _of_script(self, root: Path, mutant: Mutant) -> set[str]:
+        named = re.compile(rf"[\"'](?:{'|'.join(scripts_of(root / mutant.path, mutant.line))})(?:\.lua)?[\"']")
+        tests, of_files = set[str](), set[str]()
         for path, lines in self._tests.items():
             text = (root / path).read_text("utf-8") if (root / path).is_file() else ""
-            places = [
-                number for number, line in enumerate(text.splitlines(), 1) if re.search(rf"[\"']{name}[\"']", line)
-            ]
+            places = [number for number, line in enumerate(text.splitlines(), 1) if named.search(line)]
             tests |= set[str]().union(*(lines.get(place, set()) for place in places))
-        return tests
+            of_files |= set[str]().union(*lines.values()) if places else set()
+        return tests or of_files  # a file may read its script when it is imported
+
+
+def scripts_of(file: Path, line: int) -> list[str]:
+    """Name the script that a line of Lua belongs to; of a line that scripts share, all of them."""
+    text = file.read_text("utf-8")
+    names = _SCRIPT.findall("".join(text.splitlines(keepends=True)[:line]))[-1:] or _SCRIPT.findall(text)
+    if names:
+        return names
+    # The line is in each script of the files that include its own.
+    including = (path.read_text("utf-8") for path in file.parent.glob("*.lua"))
+    texts = (text for text in including if re.search(rf"^-- @include .*\b{file.stem}\b", text, re.MULTILINE))
+    return [name for text in texts for name in _SCRIPT.findall(text)] or [file.stem]
 
 
 def observe(root: Path, file: Path) -> None:

@@ -373,6 +373,10 @@ def test_values_that_fail_are_left_out() -> None:
         for alone in (value, [value], {"a": value}):
             assert type(plain(alone, Budget())) is TypeMark, written
         assert plain(value, Budget()) == written
+
+
+@pytest.mark.swallows
+def test_an_exception_without_a_text_of_its_own_stands_as_its_type() -> None:
     assert error_text(Wordless()) == "Wordless"
 
 

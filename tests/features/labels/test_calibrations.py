@@ -288,6 +288,21 @@ def test_stored_labels_keep_the_probabilities_of_their_verdicts(served: Run, key
     assert "platt" not in text
 
 
+def test_a_probability_of_zero_is_fitted_as_zero_and_a_trace_judged_in_two_spans_is_left_out(
+    served: Run, keyspace: Keyspace
+) -> None:
+    configure()
+    keyspace.send(*(verdict(number, 0.9 * (number % 2)) for number in range(60)))
+    keyspace.send(*(verdict(70 + span, 0.9, trace_id="t60", span_id=f"s{span}") for span in range(2)))
+    write_lines("labels.jsonl", [row(number, label=bool(number % 2)) for number in range(61)])
+    assert served(*IMPORT, "--drawn", "golden").code == 0
+    document = served(*SAFETY, MODEL, "--map", "isotonic", "--format", "json").document
+    assert (document["labels"], document["left_out"]) == (60, {"several spans": 1})
+    assert document["calibration"]["isotonic"] == [[0.0, 0.0], [0.9, 1.0]]
+    whole = served(*CALIBRATE, "--format", "json").document
+    assert ([each["labels"] for each in whole["calibrations"]], whole["left_out"]) == ([60], {"several spans": 1})
+
+
 def test_labels_that_cannot_be_fitted_have_an_error_message(served: Run, keyspace: Keyspace) -> None:
     configure()
     keyspace.send(*(verdict(number, 0.9 - number / 100) for number in range(40)))
