@@ -474,7 +474,7 @@ class Lines:
         return tests or set[str]().union(*lines.values())
 
     def _of_script(self, root: Path, mutant: Mutant) -> set[str]:
-        named = re.compile(rf"[\"'](?:{'|'.join(scripts_of(root / mutant.path, mutant.line))})(?:\.lua)?[\"']")
+        named = re.compile(rf"[\"'/](?:{'|'.join(scripts_of(root / mutant.path, mutant.line))})(?:\.lua)?[\"']")
         tests, of_files = set[str](), set[str]()
         for path, lines in self._tests.items():
             text = (root / path).read_text("utf-8") if (root / path).is_file() else ""

@@ -18,10 +18,11 @@ from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline
 from support.replies import Call as ModelCall
 from support.replies import Reply, Usage, answers
-from support.stage_parts import Keyspace, make_traces, make_verdict
+from support.stage_parts import Keyspace, encoded, make_traces, make_verdict
 
 import tracejudge
 from judges.core.decision import Question
+from judges.core.judge import MIN_OUTPUT_TOKENS
 from judges.core.model import ChatRequest, ModelSettings, Price
 from judges.core.prompt import Message
 from judges.core.verdict import Call
@@ -69,6 +70,29 @@ def test_rates_and_sessions_are_probabilities_and_the_sample_stands_for_the_day(
     assert row.half_width == pytest.approx(1.96 * (0.9 * 0.1 / 2500) ** 0.5, rel=0.02)
     assert any("no past verdicts" in text for text in plan.notes), plan.notes
     assert any("90%" in text for text in plan.notes), plan.notes
+
+
+def test_a_conversation_is_planned_as_one_call_with_all_its_turns(keyspace: Keyspace) -> None:
+    traces = [
+        trace for talk in range(50) for trace in make_traces(range(4 * talk, 4 * talk + 4), session_id=f"s{talk}")
+    ]
+    size = sum(len(encoded(trace)) for trace in traces) / len(traces)
+    for trace in traces:
+        keyspace.add(trace)
+    settings = Settings(
+        models={"default": ModelSettings(provider="scripted", model="scripted", price=Price(input=1.0, output=2.0))},
+        rules=(Rule(name="talks", judges=("user_frustration",), unit="session", rate=0.5),),
+    )
+    (row,) = estimated(settings, keyspace.store, traces=10_000).rows
+    assert (row.judge, row.judgements, row.calls) == ("user_frustration", *[pytest.approx(10_000 / 4 * 0.5)] * 2)
+    assert row.input_tokens == pytest.approx(row.calls * 4 * size / BYTES_PER_TOKEN)
+    assert row.output_tokens == row.calls * MIN_OUTPUT_TOKENS
+    # As past judgings of conversations, where there are any.
+    calls = {"input_tokens": 900, "output_tokens": 70, "calls": (Call(1.0, 0.1, "ok", 900, 70),)}
+    past = [make_verdict(n, judge="user_frustration", judge_model="scripted", **calls) for n in range(40)]
+    keyspace.send(*past)
+    (row,) = estimated(settings, keyspace.store, traces=10_000).rows
+    assert (row.input_tokens, row.output_tokens) == pytest.approx((900 * row.calls, 70 * row.calls))
 
 
 def test_a_plan_counts_tokens_from_a_cache_as_past_verdicts_did(keyspace: Keyspace) -> None:
