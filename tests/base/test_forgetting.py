@@ -275,8 +275,9 @@ def test_a_person_goes_from_every_place_and_others_stay(keyspace: Keyspace, new_
         keyspace.add({"trace_id": trace.trace_id, "score": 1, "comment": SECRET}, kind="f")
     keyspace.add({"trace_id": others[0].trace_id, "score": 1}, kind="f")
     chosen.process()
-    dry = forget(keyspace, user_id=PERSON, dry_run=True)
     before = keyspace.everything()
+    dry = forget(keyspace, user_id=PERSON, dry_run=True)
+    assert keyspace.everything() == before, "a dry run writes nothing"
     assert forget(keyspace, user_id="nobody") == forgotten()
     assert keyspace.everything() == before
     assert forget(keyspace, user_id=PERSON) == dry == forgotten(traces=3, feedback=2, evaluations=3)

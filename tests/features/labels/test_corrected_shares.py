@@ -94,6 +94,7 @@ def test_agreement_is_that_of_the_textbooks() -> None:
         assert interval[1:] == pytest.approx(proportion.proportion_confint(part, whole, method="wilson"), abs=1e-4)
     one_sided = formulas.agreement(formulas.Confusion(10, 0, 0, 0))
     assert (one_sided.specificity, one_sided.kappa) == (None, None)
+    assert formulas.agreement(formulas.Confusion(0, 0, 0, 10)).sensitivity is None
     for alike in (formulas.Confusion(40, 0, 0, 13), formulas.Confusion(78, 4, 0, 0)):
         # Without a disagreement, or with one kind of verdict, the standard error is 0 and the interval is not.
         interval = formulas.agreement(alike).kappa
