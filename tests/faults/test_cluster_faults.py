@@ -27,7 +27,7 @@ from worker.base.embedded import EmbeddedRedis
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import Store, StoreError
 
-PARTITIONS = 8
+PARTITIONS = 8 if SCALE >= 1 else 4
 RATE = number(300, 30)
 """Traces a second, each with one evaluation."""
 SESSIONS = 50
