@@ -27,11 +27,11 @@ from worker.base.embedded import EmbeddedRedis
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import Store, StoreError
 
-PARTITIONS = 8
+PARTITIONS = 8 if SCALE >= 1 else 4
 RATE = number(300, 30)
 """Traces a second, each with one evaluation."""
 SESSIONS = 50
-SHARE = 1.0 if SCALE >= 1 else 0.05
+SHARE = 1.0 if SCALE >= 1 else 0.01
 """Weight of a master that is added, where each of the others has 1."""
 EXPORTER = "metrics"
 LONGEST_WAIT_S = 5.0

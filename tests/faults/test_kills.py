@@ -318,7 +318,7 @@ def test_each_generation_of_each_conversation_is_judged_once(experiment: Experim
 
 # --- sums of the monitor, and labels ---
 MONITOR_KILLS = number(20, least=3)
-A_SECOND = number(500, least=150)
+A_SECOND = number(500, least=200)
 BATCH = 50
 Totals = Counter[tuple[str, str]]
 OUTCOMES: tuple[Outcome, ...] = ("scored", "abstained", "unscored")
@@ -424,7 +424,7 @@ def test_sums_survive_kills(redis_url: str, prefix: str, tmp_path: Path) -> None
     assert totals(store, fine=False) == writer.totals
     ended = {what: sum(count for (_, name), count in writer.totals.items() if name == what) for what in OUTCOMES}
     assert ended == in_ledger(store)
-    assert sum(ended.values()) > 1000, "hardly anything was written"
+    assert sum(ended.values()) > 2 * A_SECOND, "hardly anything was written"
 
 
 ROWS = [trace_row(place) for place in range(1, 7)]

@@ -74,7 +74,7 @@ RUN = (
 )
 WHERE = "import judges, tracejudge, worker\nfor package in (judges, tracejudge, worker): print(package.__file__)\n"
 SESSION = 10
-TALKS = number(400, least=20)
+TALKS = number(400, least=12)
 SECOND = "second-judge"
 CHEAP, STRONG = "cheap-judge", "strong-judge"
 # Of each trace: two judges with repeats, and a panel of two models, which is an evaluation too.

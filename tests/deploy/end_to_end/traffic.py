@@ -74,7 +74,7 @@ def call(number: int, service: str, flaws: Flaws) -> tracejudge.Trace:
 class BusyServices:
     """Publishes through the SDK, in a thread, until the block ends."""
 
-    def __init__(self, pipeline: Pipeline, *names: str, each_per_s: float = 10) -> None:
+    def __init__(self, pipeline: Pipeline, *names: str, each_per_s: float = 5) -> None:
         """Prepare services whose answers are all good."""
         self._pipeline, self._each_per_s = pipeline, each_per_s
         self._flaws: dict[str, Flaws] = {name: {} for name in names}
@@ -121,7 +121,7 @@ def motley(picture: Picture) -> Iterator[Worker]:
             model["base_url"] = away if name == "away" else picture.endpoint.base_url
     with (
         OtlpReceiver(failing(400)) as receiver,
-        BusyServices(picture.pipeline, SERVICE, "unruled") as services,
+        BusyServices(picture.pipeline, SERVICE, "unruled", each_per_s=4) as services,
     ):
         services.turn(SERVICE, {(judge, opinion): share for judge, opinion, share in table["flaws"]})
         worker = picture.watch(**table["settings"], otlp_endpoint=receiver.endpoint)
