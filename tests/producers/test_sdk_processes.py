@@ -108,7 +108,7 @@ publish("parent")
 time.sleep(float(sys.argv[1]))
 assert ended_well(publish_in_child("child"))
 """
-    for times, delay_s in enumerate(("0", "0.01", "0.03", "0.06", "0.1"), 1):
+    for times, delay_s in enumerate(("0", "0.01", "0.04", "0.1"), 1):
         host.run_begun(early, delay_s)
         assert host.left().outputs == sorted(["child", "parent"] * times), delay_s
 
@@ -395,7 +395,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow("between the other two"))]
+)
 def test_a_multiprocessing_pool_delivers_before_it_ends(host: Host, method: str) -> None:
     """Its children skip `atexit`."""
     host.run(Host.PATIENT + POOL, method)
@@ -474,7 +476,7 @@ print(json.dumps([client.producer, client.totals(), base, peak, empty]), flush=T
 
 @pytest.mark.faults
 @pytest.mark.timeout(1_200 if LONG else 120)
-@pytest.mark.parametrize("drop", ["newest", "oldest"])
+@pytest.mark.parametrize("drop", ["newest", pytest.param("oldest", marks=pytest.mark.slow("a second variant"))])
 def test_every_publication_arrives_or_is_reported_as_dropped(
     own_redis: EmbeddedRedis, tmp_path: Path, drop: str
 ) -> None:
