@@ -545,11 +545,21 @@ print("%d.%d" % sys.version_info[:2])
 """
 
 
-@pytest.mark.slow("installs the SDK in an environment of each interpreter")
-def test_the_installed_sdk_publishes_on_each_python(host: Host, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "is_whole",
+    [
+        pytest.param(False, marks=pytest.mark.slow("installs the SDK for the oldest and the newest interpreter")),
+        pytest.param(True, marks=pytest.mark.endurance("installs the SDK for each interpreter")),
+    ],
+    ids=["ends", "all"],
+)
+def test_the_installed_sdk_publishes_on_each_python(host: Host, tmp_path: Path, *, is_whole: bool) -> None:
     (wheel,) = build(tmp_path / "dist").glob("tracejudge-*.whl")
     pythons = {version: python for version in VERSIONS if (python := interpreter(version)) is not None}
     assert f"{sys.version_info[0]}.{sys.version_info[1]}" in pythons
+    if not is_whole:
+        oldest, *_, newest = [*pythons, *pythons]
+        pythons = {version: pythons[version] for version in (oldest, newest)}
     program = host.write("program.py", PROGRAM)
     settings = {name: value for name, value in host.environment().items() if name.startswith("TRACEJUDGE_")}
     for place, (version, python_path) in enumerate(pythons.items(), 1):
