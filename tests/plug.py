@@ -88,7 +88,7 @@ class Copy:
 
     def run(self, *arguments: str, **variables: str) -> str:
         """Run Python with variables of its environment; return its output if it fails, else nothing."""
-        command = [self.folder / ".venv/bin/python", *arguments]
+        command = [str(self.folder / ".venv/bin/python"), *arguments]
         ended = subprocess.run(
             command,
             cwd=self.folder,

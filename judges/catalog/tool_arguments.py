@@ -1,6 +1,8 @@
 """Do the arguments of each call follow from what was known? Those that break the schema are wrong without a model."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any, Final
 
@@ -54,20 +56,25 @@ _UNCHECKED: Final = (
 )
 
 
-def schema_breaches(schema: object, arguments: object) -> list[str]:
-    """Return what of a JSON Schema arguments break, by place and keyword; none if the schema cannot be used."""
-    if not isinstance(schema, Mapping) or len(written(schema)) > _MAX_CHARS or len(written(arguments)) > _MAX_CHARS:
-        return []
+class _Budget(threading.local):
+    """Applications of keywords that the validation under way in this thread may still make."""
+
+    left = 0
+
+
+_budget: Final = _Budget()
+
+
+@cache
+def _validator() -> Any:
+    """Make the class of validators, once: that takes longer than most validations."""
     # Loaded by the first schema: most configurations have no such judge.
     from jsonschema import Draft202012Validator, validators  # noqa: PLC0415
-    from referencing import Registry  # noqa: PLC0415
-
-    left = [_MAX_CHECKS]
 
     def counted(keyword: str, apply: Callable[..., Iterable[Any] | None]) -> Callable[..., Iterator[Any]]:
         def check(validator: Any, value: object, instance: object, around: Mapping[str, object]) -> Iterator[Any]:
-            left[0] -= 1
-            if left[0] < 0:
+            _budget.left -= 1
+            if _budget.left < 0:
                 raise RecursionError
             # Of OpenAPI and draft 4: a value that may be null, and a limit that another keyword names.
             if (instance is None and around.get("nullable") is True) or (
@@ -81,10 +88,19 @@ def schema_breaches(schema: object, arguments: object) -> list[str]:
         return check
 
     keywords = {name: counted(name, apply) for name, apply in Draft202012Validator.VALIDATORS.items()}
-    limited = validators.extend(Draft202012Validator, {**keywords, **dict.fromkeys(_UNCHECKED)})
+    return validators.extend(Draft202012Validator, {**keywords, **dict.fromkeys(_UNCHECKED)})
+
+
+def schema_breaches(schema: object, arguments: object) -> list[str]:
+    """Return what of a JSON Schema arguments break, by place and keyword; none if the schema cannot be used."""
+    if not isinstance(schema, Mapping) or len(written(schema)) > _MAX_CHARS or len(written(arguments)) > _MAX_CHARS:
+        return []
+    from referencing import Registry  # noqa: PLC0415 - as above
+
+    validator, _budget.left = _validator(), _MAX_CHECKS
     try:
         # An empty registry: no reference is fetched from anywhere.
-        errors = limited(schema, registry=Registry()).iter_errors(arguments)
+        errors = validator(schema, registry=Registry()).iter_errors(arguments)
         return [f"{error.json_path} breaks `{error.validator}`" for error in islice(errors, _MAX_ERRORS)]
     except Exception:  # noqa: BLE001 - a trace may contain any schema; without one the model judges the arguments
         return []

@@ -507,8 +507,8 @@ class TestObjects:
     @each_case("line", ['{"sentence": "a", "label": "b",}\n', '{"sentence": "a", "label": "b"\n'])
     def test_thousands_of_lines_with_slips_are_read_in_bounded_time(self, line: str) -> None:
         start = time.thread_time()
-        assert objects(line * 12_000) == [{"sentence": "a", "label": "b"}] * 12_000
-        assert time.thread_time() - start < 4
+        assert objects(line * 4_000) == [{"sentence": "a", "label": "b"}] * 4_000
+        assert time.thread_time() - start < 1.5
 
 
 class TestBraces:

@@ -9,6 +9,7 @@ import html
 import itertools
 import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judge_traces import SHORT, in_loop, yes_no_text
 from support.cases import each_case
+from support.processes import slowness
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
@@ -180,14 +182,16 @@ async def outcomes(family: Family, part: slice) -> tuple[dict[str, str], list[st
     return reached, lost
 
 
-THIRDS = [
-    pytest.param(family, slice(number % 3, None, 3), id=name) for number, (name, family) in enumerate(FAMILIES.items())
+SLOW = pytest.mark.slow("more forms; `make test` tries every ninth one on each family")
+WHOLE = pytest.mark.endurance("all forms; CI tries every third one on each family")
+PARTS = [
+    pytest.param(family, slice((3 * start + number) % step, None, step), id=f"{name}, {step}", marks=marks)
+    for number, (name, family) in enumerate(FAMILIES.items())
+    for start, step, marks in ((0, 9, ()), (1, 3, SLOW), (0, 1, WHOLE))
 ]
-SLOW = pytest.mark.slow("a minute on a busy machine; `make test` tries each form on every third family")
-WHOLE = [pytest.param(family, slice(None), id=f"{name}, whole", marks=SLOW) for name, family in FAMILIES.items()]
 
 
-@pytest.mark.parametrize(("family", "part"), [*THIRDS, *WHOLE])
+@pytest.mark.parametrize(("family", "part"), PARTS)
 def test_no_planted_verdict_is_taken_for_the_models_own(family: Family, part: slice) -> None:
     result, lost = in_loop(outcomes(family, part))
     assert not lost
@@ -321,6 +325,14 @@ def test_a_copy_is_found_and_less_than_it_is_not() -> None:
     assert [name for name, shown in SHOWN.items() if not is_echo(COPIED, (*ELSEWHERE, *shown, *ELSEWHERE))] == []
     assert [name for name, shown in LESS.items() if is_echo(COPIED, (*ELSEWHERE, *shown))] == []
     assert is_echo(COPIED.replace("e", "\u200be"), (COPIED,)), "the answer itself hides what cannot be seen"
+
+
+def test_a_long_copy_with_repeated_words_is_found_in_time() -> None:
+    """Regression: each of its words was looked for in all of it, which took 5 s for a copy of 150 kB."""
+    text = "\n".join(f"[user] {f'Message {number}. ' * 30}" for number in range(200))
+    began = time.thread_time()
+    assert find_copies(text, (text,), lambda _: False) is not None
+    assert time.thread_time() - began < 0.5 * slowness()
 
 
 def test_an_answer_that_quotes_at_length_is_the_models_own() -> None:

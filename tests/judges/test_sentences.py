@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import table
 from support.cases import each_case
+from support.processes import slowness
 
 from judges.catalog.ragbench import SPECIAL_WORDS
 from judges.core.prompt import neutralise
@@ -261,24 +262,24 @@ def test_agrees_with_trying_every_division(searched: int, texts: list[str], word
 
 
 HEAVY = {
-    "one character": ("a" * 100_000, "a" * 100_000),
-    "one word": ("a " * 50_000, "a " * 50_000),
-    "one word and another at the end": ("a " * 50_000 + "b", "a " * 49_999 + "b a"),
-    "nearly periodic": ("a b c d e f g h " * 6_000, "a b c d " * 12_000 + "b a"),
-    "short sentences": ("a. b. c d e f g. " * 6_000, "a b " * 25_000 + "g a g"),
-    "one Chinese character": ("漢" * 100_000 + "字", "漢" * 99_999 + "字漢"),
-    "punctuation": (". " * 50_000, ". " * 50_000),
-    "quotation marks": ('"' * 100_000, "'" * 100_000),
-    "signs": ("[U+200B]" * 12_000, "[U+200B" * 12_000),
-    "brackets": ("[" * 100_000, "[...] " * 16_000),
-    "links": ("[a](b " * 16_000, "[a](" * 25_000),
-    "decoration": ("*" * 100_000, "_a*" * 33_000),
-    "entities": ("&amp" * 25_000, "&" * 100_000),
-    "tags": ("<b " * 33_000 + "</b>", "<!--" * 25_000),
-    "members": ('"a": "b\\" ' * 10_000, '\\"' * 50_000 + ": 1"),
-    "rows": ("|a|b|\n" * 14_000, "|a|\n" * 20_000),
-    "hyphens": ("a-\n" * 25_000, "-\n" * 50_000),
-    "marks": ("e\u0301" * 33_000, "\u0301" * 50_000),
+    "one character": ("a" * 50_000, "a" * 50_000),
+    "one word": ("a " * 25_000, "a " * 25_000),
+    "one word and another at the end": ("a " * 25_000 + "b", "a " * 24_999 + "b a"),
+    "nearly periodic": ("a b c d e f g h " * 3_000, "a b c d " * 6_000 + "b a"),
+    "short sentences": ("a. b. c d e f g. " * 3_000, "a b " * 12_500 + "g a g"),
+    "one Chinese character": ("漢" * 50_000 + "字", "漢" * 49_999 + "字漢"),
+    "punctuation": (". " * 25_000, ". " * 25_000),
+    "quotation marks": ('"' * 50_000, "'" * 50_000),
+    "signs": ("[U+200B]" * 6_000, "[U+200B" * 6_000),
+    "brackets": ("[" * 50_000, "[...] " * 8_000),
+    "links": ("[a](b " * 8_000, "[a](" * 12_500),
+    "decoration": ("*" * 50_000, "_a*" * 16_500),
+    "entities": ("&amp" * 12_500, "&" * 50_000),
+    "tags": ("<b " * 16_500 + "</b>", "<!--" * 12_500),
+    "members": ('"a": "b\\" ' * 5_000, '\\"' * 25_000 + ": 1"),
+    "rows": ("|a|b|\n" * 7_000, "|a|\n" * 10_000),
+    "hyphens": ("a-\n" * 12_500, "-\n" * 25_000),
+    "marks": ("e\u0301" * 16_500, "\u0301" * 25_000),
 }
 
 
@@ -286,7 +287,7 @@ HEAVY = {
 def test_long_and_repetitive_texts_take_no_more_than_their_length(text: str, excerpt: str) -> None:
     start = time.thread_time()
     Source([text]).holds(excerpt)
-    assert time.thread_time() - start < 4
+    assert time.thread_time() - start < slowness()
 
 
 def test_many_excerpts_take_no_more_than_their_length() -> None:

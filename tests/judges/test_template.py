@@ -1,15 +1,15 @@
 """Judges with published templates: their files, what they send, what they need, how answers are read and scored."""
 
 import asyncio
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import pytest
 from attacks import LIGHT
 from families import FACTS, asking, judge, yaml
-from judge_traces import LONG, SHORT, parse, table
+from judge_traces import LONG, SHORT, in_loop, parse, table
 from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
@@ -306,12 +306,11 @@ class TestShown:
         assert (template["file"], dict(template["metadata"])["version"]) == ("facts.yaml", "2.0")
         assert metadata_of({"instructions": "Is {{ outputs }} polite?"}) is None
 
-    @pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
-    @each_case("trace", LIGHT.values(), ids=LIGHT)
+    @each_case(("judge", "trace"), [*itertools.product(JUDGES.values(), LIGHT.values())][::3])
     def test_an_echo_keeps_the_structure_and_scores_nothing(self, judge: Judge, trace: Trace) -> None:
         roomy = ModelSettings(provider="scripted", model="scripted", max_input_tokens=10_000_000)
         model = ScriptedModel([lambda request: request.messages[1].content], roomy)
-        assessment = asyncio.run(evaluate(judge, trace, model))
+        assessment = in_loop(evaluate(judge, trace, model))
         assert (assessment.outcome, assessment.reason) in {
             ("unscored", "invalid_answer"),
             ("unscored", "missing_input"),

@@ -108,7 +108,7 @@ publish("parent")
 time.sleep(float(sys.argv[1]))
 assert ended_well(publish_in_child("child"))
 """
-    for times, delay_s in enumerate(("0", "0.01", "0.03", "0.06", "0.1"), 1):
+    for times, delay_s in enumerate(("0", "0.01", "0.04", "0.1"), 1):
         host.run_begun(early, delay_s)
         assert host.left().outputs == sorted(["child", "parent"] * times), delay_s
 
@@ -395,7 +395,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow("between the other two"))]
+)
 def test_a_multiprocessing_pool_delivers_before_it_ends(host: Host, method: str) -> None:
     """Its children skip `atexit`."""
     host.run(Host.PATIENT + POOL, method)
@@ -474,7 +476,7 @@ print(json.dumps([client.producer, client.totals(), base, peak, empty]), flush=T
 
 @pytest.mark.faults
 @pytest.mark.timeout(1_200 if LONG else 120)
-@pytest.mark.parametrize("drop", ["newest", "oldest"])
+@pytest.mark.parametrize("drop", ["newest", pytest.param("oldest", marks=pytest.mark.slow("a second variant"))])
 def test_every_publication_arrives_or_is_reported_as_dropped(
     own_redis: EmbeddedRedis, tmp_path: Path, drop: str
 ) -> None:
@@ -543,11 +545,21 @@ print("%d.%d" % sys.version_info[:2])
 """
 
 
-@pytest.mark.slow("installs the SDK in an environment of each interpreter")
-def test_the_installed_sdk_publishes_on_each_python(host: Host, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "is_whole",
+    [
+        pytest.param(False, marks=pytest.mark.slow("installs the SDK for the oldest and the newest interpreter")),
+        pytest.param(True, marks=pytest.mark.endurance("installs the SDK for each interpreter")),
+    ],
+    ids=["ends", "all"],
+)
+def test_the_installed_sdk_publishes_on_each_python(host: Host, tmp_path: Path, *, is_whole: bool) -> None:
     (wheel,) = build(tmp_path / "dist").glob("tracejudge-*.whl")
     pythons = {version: python for version in VERSIONS if (python := interpreter(version)) is not None}
     assert f"{sys.version_info[0]}.{sys.version_info[1]}" in pythons
+    if not is_whole:
+        oldest, *_, newest = [*pythons, *pythons]
+        pythons = {version: pythons[version] for version in (oldest, newest)}
     program = host.write("program.py", PROGRAM)
     settings = {name: value for name, value in host.environment().items() if name.startswith("TRACEJUDGE_")}
     for place, (version, python_path) in enumerate(pythons.items(), 1):
