@@ -48,7 +48,8 @@ def simulate(chance: Generator, design: Design, shares: np.ndarray) -> list[tupl
     totals, kept = weight.sum(1), (weight * passes).sum(1)
 
     def by_bucket(amounts: np.ndarray) -> list[float]:
-        return np.bincount(places, amounts, len(draws)).tolist()
+        sums: list[float] = np.bincount(places, amounts, len(draws)).tolist()
+        return sums
 
     counts = [[by_bucket(each.sum(1)) for each in (weight == one, passes & (weight == one))] for one in WEIGHTS]
     squares = map(by_bucket, (np.ones_like(totals), totals**2, totals * kept, kept**2))

@@ -336,7 +336,11 @@ def test_notices_in_short() -> None:
     assert np.isfinite(found).mean() >= 0.95
 
 
-scipy, models, proportion = Lazy("scipy.stats"), Lazy("statsmodels.api"), Lazy("statsmodels.stats.proportion")
+scipy, models, proportion = (
+    Lazy("scipy.stats"),
+    Lazy("statsmodels.regression.linear_model"),
+    Lazy("statsmodels.stats.proportion"),
+)
 
 
 def counted(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray, buckets: int = 3) -> list[Sums]:

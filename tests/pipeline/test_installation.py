@@ -122,6 +122,7 @@ rate = {rate}
 """
 
 
+@pytest.mark.slow("three programs; `tests/base/test_doctor_models.py` tests the finding")
 @pytest.mark.usefixtures("_patient_doctor")
 def test_worker_gateway_and_board_have_the_file_s_or_are_named(
     run: Run, tmp_path: Path, redis_url: str, prefix: str

@@ -1,14 +1,12 @@
 """A board with real verdicts of the built-in model: what its tests and the screenshots of the documents use."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,7 +15,7 @@ from redis import Redis
 
 from judges.core.verdict import Verdict
 from support.judged import judged
-from support.processes import wait_until
+from support.processes import Program, wait_until
 from worker.core.config.settings import Settings
 from worker.features.board.board_server import BoardServer
 from worker.features.board.feature import Board
@@ -141,22 +139,17 @@ def history(redis: Redis, prefix: str, *, days: int = 14, a_day: int = 40) -> No
 def summed(redis: Redis, redis_url: str, prefix: str) -> Iterator[None]:
     """Run a worker of the role monitor until it has added up the outbox."""
     variables = {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix, "TRACEJUDGE_METRICS_PORT": "0"}
-    command = [sys.executable, "-m", "worker.cli", "worker", "--roles", "monitor"]
-    with tempfile.TemporaryDirectory() as folder:
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(command, cwd=folder, env={**os.environ, **variables}, **quiet)  # type: ignore[call-overload]
-        try:
+    command = ("-m", "worker.cli", "worker", "--roles", "monitor")
+    with tempfile.TemporaryDirectory() as folder, Program(*command, folder=Path(folder), env=variables) as worker:
 
-            def done() -> bool:
-                groups = {group["name"]: group for group in redis.xinfo_groups(f"{prefix}:verdicts")}
-                value = groups.get(b"monitor", {"lag": 1, "pending": 1})
-                return value["lag"] == 0 and value["pending"] == 0
+        def done() -> bool:
+            groups = {group["name"]: group for group in redis.xinfo_groups(f"{prefix}:verdicts")}
+            value = groups.get(b"monitor", {"lag": 1, "pending": 1})
+            return value["lag"] == 0 and value["pending"] == 0
 
-            wait_until(done, what="the sums of the monitor")
-            yield
-        finally:
-            process.terminate()
-            process.wait()
+        wait_until(done, what="the sums of the monitor")
+        yield
+        worker.terminate()
 
 
 @contextmanager

@@ -74,7 +74,9 @@ def can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
 
 
 def _imported(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if not name.startswith(("TRACEJUDGE_", "PYTEST_"))}
+    # Addresses of proxies are read by clients when they are made.
+    ours = ("TRACEJUDGE_", "PYTEST_", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy")
+    return {name: value for name, value in env.items() if not name.startswith(ours)}
 
 
 class _Template:

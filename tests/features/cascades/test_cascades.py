@@ -366,7 +366,7 @@ def test_the_interval_covers_whatever_the_first_model_says() -> None:
             assert found.width < 1.3 * found.plain, (judge, share, traces, found)
     narrow = cascade_runs.simulate(2, 0.8, 3000, 0.2, 30)
     assert narrow.width < 0.8 * narrow.plain, narrow
-    session = cascade_runs.simulate(3, 0.9, 500, 0.2, 80, w=10, turns=5)
+    session = cascade_runs.simulate(3, 0.9, 1000, 0.2, 80, w=10, turns=5)
     assert session.coverage >= least(80), session
 
 

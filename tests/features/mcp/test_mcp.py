@@ -117,7 +117,7 @@ def run_checked(keyspace: Keyspace, ask: Callable[[], Awaitable[None]]) -> None:
     assert keyspace.everything() == before
 
 
-@pytest.mark.parametrize("shows_texts", [False, True])
+@pytest.mark.parametrize("shows_texts", [pytest.param(False, marks=pytest.mark.slow("a second variant")), True])
 def test_over_stdio(judged: Keyspace, tmp_path: Any, shows_texts: bool) -> None:  # noqa: FBT001
     # In the test: the package takes each process of the suite 1.5 s and 25 MB.
     from mcp import Client  # noqa: PLC0415

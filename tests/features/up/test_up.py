@@ -4,7 +4,7 @@ import contextlib
 import re
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -71,10 +71,16 @@ def settled(up: Up, published: int) -> None:
         assert store.call(lambda client: client.xlen(store.keys.verdicts)) == account.chosen
 
 
+PARTS = ("worker.cli worker", "worker.cli gateway", "worker.cli board")
+
+
 @pytest.mark.timeout(300)
-def test_it_runs_all_parts_and_loses_nothing_when_one_is_killed(up: Up) -> None:
+@pytest.mark.parametrize(
+    "parts", [("redis-server",), pytest.param(PARTS, marks=pytest.mark.slow("three more starts of all parts"))]
+)
+def test_it_runs_all_parts_and_loses_nothing_when_one_is_killed(up: Up, parts: Sequence[str]) -> None:
     published = 0
-    for killed in (*("worker.cli worker", "worker.cli gateway", "worker.cli board", "redis-server"), None):
+    for killed in (*parts, None):
         with up.program() as program:
             program.wait_for(r"Logs of the parts are in \.tracejudge")
             for address in (f"{up.board}/", f"{up.metrics}/metrics"):
@@ -83,7 +89,7 @@ def test_it_runs_all_parts_and_loses_nothing_when_one_is_killed(up: Up) -> None:
             published += 200
             if killed is None:
                 settled(up, published)
-                wait_until(lambda: "1,000 traces" in program.stdout, what="a line with the state")
+                wait_until(lambda count=published: f"{count} traces" in program.stdout, what="a line with the state")
                 with Program("-m", "worker.cli", *up.options, folder=up.folder) as second:
                     assert second.wait() == 1
                     assert re.search(rf"runs in this folder already, as process {program.pid}$", second.stderr.strip())
