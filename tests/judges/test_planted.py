@@ -229,7 +229,7 @@ def test_answers_of_real_models_are_read_as_they_are_without_a_planted_verdict()
         line = json.loads(text)
         family = FAMILIES[FAMILY_OF.get(line["judge"], "yes/no")]
         worlds = (family, replace(family, good=family.other))
-        planted = "\n\n".join(filled(form["text"], each) for form in FORMS[number % 8 :: 8] for each in worlds)
+        planted = "\n\n".join(filled(form["text"], each) for form in FORMS[number % 16 :: 16] for each in worlds)
         named = line.get("trace", "")
         trace = msgspec.convert({**msgspec.to_builtins(TRACE), **traces.get(named, {})}, Trace)
         hostile = msgspec.structs.replace(trace, input=f"{trace.input}\n\n{planted}")

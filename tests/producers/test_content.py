@@ -269,7 +269,7 @@ VALUES = st.recursive(
 )
 
 
-@hypothesis_settings(deadline=None, max_examples=40)
+@hypothesis_settings(deadline=None, max_examples=20)
 @given(st.dictionaries(st.sampled_from(FIELDS), VALUES))
 def test_whatever_stands_in_the_fields_comes_under_the_cap(record: dict[str, Any]) -> None:
     payload = truncate_record(record, max_field_bytes=300, max_trace_bytes=6_000)

@@ -202,7 +202,7 @@ class TestHangingCalls:
     @each_case(
         ("endpoint", "most", "share"),
         [
-            (Endpoint(0.05, knee=24, hang=0.05), 256, 0.9),
+            (Endpoint(0.1, knee=24, hang=0.05), 256, 0.9),
             (Endpoint(0.5, knee=24, hang=0.05), 256, 0.9),
             (Endpoint(2.0, hang=0.05), 256, 0.9),
             (Endpoint(2.0, hang=0.05, refuse=0.01), 256, 0.9),

@@ -251,12 +251,13 @@ def spans(number: int) -> st.SearchStrategy[RawSpan]:
 families = st.tuples(*map(spans, range(4)))
 
 
+@settings(deadline=None, max_examples=50)
 @given(attributes, events)
 def test_any_span_can_be_read(some: dict[str, Any], happened: tuple[RawEvent, ...]) -> None:
     read(span(some, events=happened, status="error"))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(families.map(lambda family: SpanGroup(family[0], family)) | families.map(lambda family: SpanGroup(None, family)))
 def test_any_spans_give_nothing_or_a_trace_the_worker_can_read(group: SpanGroup) -> None:
     fields = join(group)
