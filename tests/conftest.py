@@ -22,15 +22,15 @@ from support.collection import ByModuleFixture, check, spread
 from support.endpoint import ChatEndpoint
 from support.logging_state import logging_restored
 from support.otlp import OtlpReceiver
-from support.ports import own_part
+from support.processes import own_part
 from xdist.remote import Producer
 
 from worker.base import embedded
 from worker.base.embedded import EmbeddedRedis, ServerBinary, find_servers
 
 # A failed comparison of a helper says what differs, as those of test files do.
-pytest.register_assert_rewrite("support.cli_parts", "support.pipeline", "support.stage_parts")
-pytest_plugins = ["support.stage_fixtures", "support.cli_fixtures", "support.pipeline_fixtures"]
+pytest.register_assert_rewrite("support.commands", "support.pipeline", "support.stages")
+pytest_plugins = ["support.fixtures"]
 
 # Each process of the suite has its own ports: the port of a server that is down must stay free for its restart.
 embedded._PORTS = own_part(embedded._PORTS)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from support.otlp import OtlpReceiver
 from support.processes import PATIENCE_S
-from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
+from support.stages import Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.judging_parts import MODEL, Workers, choose
+from support.judging import MODEL, Workers, choose
 from support.processes import bounded_s, wait_until
-from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces, make_verdict, samples, settings_of
+from support.stages import IngestHarness, Keyspace, make_trace, make_traces, make_verdict, samples, settings_of
 
 import tracejudge
 from judges.core.verdict import Score

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 import pytest
-from support.cli_parts import SAMPLES, SECRET, Run, check_help, labelled, words, write_lines
+from support.commands import SAMPLES, SECRET, Run, check_help, labelled, words, write_lines
 from support.loaded import loaded_beyond
 from support.processes import free_port, slowness, wait_until
 from support.tables import read_table

@@ -11,13 +11,12 @@ from typing import Any
 import click
 import pytest
 from support import replies
-from support.cli_parts import Run, words
-from support.dead_parts import add_dead_letter, dead, marks, read_balanced_account
-from support.doctor_parts import be_present, examined
+from support.commands import Run, be_present, examined, words
 from support.endpoint import ChatEndpoint
+from support.passes import add_dead_letter, dead, marks, read_balanced_account
 from support.pipeline import Pipeline, make_traces
 from support.processes import Program, wait_until
-from support.stage_parts import IngestHarness, Keyspace
+from support.stages import IngestHarness, Keyspace
 from transcripts import check_transcript
 
 from tracejudge import Feedback, Usage

@@ -11,8 +11,7 @@ import redis
 from redis import Redis
 from redis.exceptions import NoPermissionError
 from support import otlp as collector
-from support.cli_parts import SECRET, Run, words
-from support.doctor_parts import KEPT, NOWHERE, be_present, examined, login, part, tuned
+from support.commands import KEPT, NOWHERE, SECRET, Run, be_present, examined, login, part, tuned, words
 from support.processes import free_port, wait_until
 from support.redis_kinds import TlsRedis, make_certificates
 from support.tables import read_table

@@ -9,8 +9,7 @@ from typing import Any
 import click
 import msgspec
 import pytest
-from support.cli_parts import Run, labelled, words, write_lines
-from support.own_judges import BROKEN, FILES, POLITE, write_own_judges
+from support.commands import BROKEN, FILES, POLITE, Run, labelled, words, write_lines, write_own_judges
 
 from judges.core.prompt import render
 from judges.custom import define

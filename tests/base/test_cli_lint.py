@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.cli_parts import Run
+from support.commands import Run
 from support.tables import read_table
 from transcripts import check_transcript
 

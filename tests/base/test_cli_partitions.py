@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cli_parts import Run, words
 from support.cluster import Cluster, running_cluster
-from support.dead_parts import add_dead_letter
-from support.partition_parts import PARTITIONS, home
+from support.commands import TRACES, Run, words
+from support.passes import add_dead_letter
 from support.processes import wait_until
-from support.published import TRACES
-from support.stage_parts import IngestHarness, Keyspace, make_trace
+from support.stages import PARTITIONS, IngestHarness, Keyspace, home, make_trace
 
 pytestmark = pytest.mark.slow("a cluster of six servers; tests/pipeline/test_cluster.py is the short run")
 HOMES = {trace["trace_id"]: home(trace["trace_id"], trace.get("session_id")) for trace in TRACES}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support.cli_parts import SAMPLES, Run, labelled, words, write_lines
+from support.commands import SAMPLES, Run, labelled, words, write_lines
 from transcripts import check_transcript
 
 from tracejudge import Trace

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cli_parts import Ended, Run, words
+from support.commands import Ended, Run, words
+from support.passes import NOTHING, SAFETY, in_batches, take
 from support.pipeline import Pipeline
 from support.pipeline import make_traces as make_long_traces
 from support.processes import Program, wait_until
-from support.replay_parts import NOTHING, SAFETY, in_batches, take
-from support.stage_parts import Keyspace, make_traces, read_balanced_account
+from support.stages import Keyspace, make_traces, read_balanced_account
 from transcripts import check_transcript
 
 from judges.core.verdict import Verdict

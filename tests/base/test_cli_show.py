@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 from redis import Redis
-from support.cli_parts import TRACE_ID, Run
-from support.filter_cases import CASES, entry_ids, write_verdicts
-from support.judged import judged as judged_rows
-from support.stage_parts import Keyspace, make_judged
+from support.commands import TRACE_ID, Run
+from support.stages import Keyspace, make_judged
+from support.verdicts import CASES, entry_ids, write_verdicts
+from support.verdicts import judged as judged_rows
 from transcripts import check_transcript
 
 from judges.core.verdict import Score, Verdict

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.dead_parts import (
+from support.judging import Workers, assert_settled, choose, failing, judged, letters
+from support.passes import (
     OLD_S,
     add_dead_letter,
     dead,
@@ -21,8 +22,7 @@ from support.dead_parts import (
     retry_all,
     scheduled,
 )
-from support.judging_parts import Workers, assert_settled, choose, failing, judged, letters
-from support.stage_parts import HOUR, Keyspace, make_trace, make_verdict, rules_of, settings_of
+from support.stages import HOUR, Keyspace, make_trace, make_verdict, rules_of, settings_of
 
 from judges.core.model import ModelRejectedError, ModelSettings
 from judges.core.verdict import Score, Verdict

@@ -13,16 +13,14 @@ import pytest
 from aiohttp import web
 from msgspec import structs
 from support import echo_provider, replies
-from support.cli_parts import SECRET, Run, write_lines
 from support.cluster import Cluster
+from support.commands import NOWHERE, ROLES, SECRET, Part, Run, at, be_present, examined, part, write_lines
 from support.decision_endpoint import MODEL, DecisionEndpoint
-from support.doctor_parts import NOWHERE, ROLES, Part, at, be_present, examined, part
 from support.endpoint import ChatEndpoint
-from support.judging_parts import choose
+from support.judging import choose
 from support.loopback import LoopbackServer
-from support.partition_parts import three_partitions
 from support.processes import free_port
-from support.stage_parts import Keyspace, make_verdict, settings_of
+from support.stages import Keyspace, make_verdict, settings_of, three_partitions
 from support.tables import read_table
 
 from judges.core.model import ModelSettings

@@ -10,16 +10,25 @@ from typing import Any
 import msgspec
 import pytest
 from support import replies
-from support.cli_parts import SECRET as PASSWORD
-from support.cli_parts import Run, words
-from support.dead_parts import dead, give_up, read_balanced_account, retry_all
+from support.commands import SECRET as PASSWORD
+from support.commands import Run, words
 from support.endpoint import ChatEndpoint
-from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, forgotten
-from support.judging_parts import Workers, choose, judged
+from support.judging import Workers, choose, judged
+from support.passes import (
+    PERSON,
+    SECRET,
+    assert_nowhere,
+    dead,
+    forget,
+    forgotten,
+    give_up,
+    read_balanced_account,
+    retry_all,
+)
 from support.pipeline import Pipeline
 from support.pipeline import make_traces as make_long_traces
 from support.processes import Program, wait_until
-from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces, settings_of
+from support.stages import IngestHarness, Keyspace, make_trace, make_traces, settings_of
 from transcripts import check_transcript
 
 import tracejudge

@@ -2,11 +2,11 @@
 
 import msgspec
 import pytest
-from support.dead_parts import dead, marks, read_balanced_account, retry_all
+from support.passes import dead, marks, read_balanced_account, retry_all
 from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import wait_until
-from support.stage_parts import IngestHarness, Keyspace, make_verdict, settings_of
-from support.stage_parts import make_traces as make_short_traces
+from support.stages import IngestHarness, Keyspace, make_verdict, settings_of
+from support.stages import make_traces as make_short_traces
 
 import tracejudge
 from judges.core.model import CallTotals

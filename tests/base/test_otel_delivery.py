@@ -23,7 +23,7 @@ from support.otlp import (
     sequence,
 )
 from support.processes import PATIENCE_S
-from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
+from support.stages import Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from worker.base.delivery import receiver_delivery as delivery
 from worker.base.delivery.receiver_client import Destination, ReceiverClient, Request

@@ -24,7 +24,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from otel_parts import SCORED
-from support.stage_parts import make_verdict
+from support.stages import make_verdict
 
 from judges.core.verdict import Call, Score, Verdict
 from worker.base.delivery import otlp_encoding as name

@@ -16,7 +16,7 @@ import redis
 from otel_parts import BEGAN_S, GROUP, SCORED, Senders, Sending, numbered, pending, senders
 from support.otlp import Accept, OtlpReceiver, failing, sequence
 from support.proxy import PASSES, Proxy, cuts_replies
-from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
+from support.stages import Keyspace, make_verdict, samples, select_metrics, settings_of
 from support.tables import read_table
 
 from judges.core.verdict import Call, Verdict

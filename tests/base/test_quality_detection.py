@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from structlog.testing import capture_logs
-from support.stage_parts import Keyspace, make_judged, settings_of
+from support.stages import Keyspace, make_judged, settings_of
 
 from judges.agreement.shares import ClassSums, SessionSums, Sums, Unjudged
 from judges.core.verdict import Score

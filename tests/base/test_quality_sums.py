@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.stage_parts import Keyspace, make_judged, rules_of
+from support.stages import Keyspace, make_judged, rules_of
 
 from judges.agreement.shares import Sums
 from judges.core.verdict import Score, Verdict

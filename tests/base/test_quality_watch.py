@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.stage_parts import Keyspace, make_judged, rules_of
+from support.stages import Keyspace, make_judged, rules_of
 
 from deploy.rules.alert_settings import PATH, load
 from judges.agreement.shares import ClassSums, SessionSums, Sums

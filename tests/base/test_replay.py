@@ -7,18 +7,18 @@ from typing import Any
 import click
 import msgspec
 import pytest
-from support.replay_parts import (
+from support.passes import (
     NOTHING,
     SAFETY,
     Replays,
-    add_dead_letter,
     counts,
     finish,
     finish_replay,
     in_batches,
+    leave_dead_letter,
     take,
 )
-from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces, read_balanced_account
+from support.stages import IngestHarness, Keyspace, make_trace, make_traces, read_balanced_account
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
@@ -150,7 +150,7 @@ def test_judged_waiting_and_dead_evaluations_are_not_replayed(keyspace: Keyspace
     publish(keyspace, range(4), SAFETY)
     judged, given_up, *_ = ids_of("safety", 0, 1, 2, 3)
     finish(keyspace, judged)
-    add_dead_letter(keyspace, given_up)
+    leave_dead_letter(keyspace, given_up)
     before = in_batches(keyspace)
     assert Replays(keyspace).make() == {"traces": 4, "already_judged": 4}
     assert in_batches(keyspace) == before

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from support.cli_parts import Run
-from support.golden import check_golden
+from support.commands import Run
+from support.tables import check_golden
 
 FOLDER = Path(__file__).parent / "data/transcripts"
 CHANGING = {

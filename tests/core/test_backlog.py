@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.stage_parts import (
+from support.stages import (
     IngestHarness,
     Keyspace,
     make_maintenance,

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces, planner_of, samples, select_metrics
+from support.stages import IngestHarness, Keyspace, make_trace, make_traces, planner_of, samples, select_metrics
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id

@@ -13,10 +13,9 @@ from kombu import Connection
 from redis import Redis
 from redis.crc import key_slot
 from support.cluster import Cluster, Node, running_cluster
-from support.partition_parts import three_partitions
 from support.processes import wait_until
 from support.redis_kinds import Watched, watched
-from support.stage_parts import IngestHarness, make_traces
+from support.stages import IngestHarness, make_traces, three_partitions
 
 import tracejudge
 from tracejudge.ids import partition_prefix

@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from support.stage_parts import IngestHarness, Keyspace
+from support.stages import IngestHarness, Keyspace
 from support.tables import as_bytes, expand, read_table
 
 from tracejudge import Document, LateFeedback, ProducerReport, Span, Trace

@@ -11,7 +11,7 @@ import pytest
 import redis
 from msgspec import structs
 from support.key_names import built_names, spaces_of_keys
-from support.stage_parts import Keyspace, make_trace, rules_of, settings_of
+from support.stages import Keyspace, make_trace, rules_of, settings_of
 
 import worker
 from tracejudge import Trace

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from support.judging_parts import Workers, assert_settled, choose
-from support.stage_parts import HOUR, Keyspace, make_trace
+from support.judging import Workers, assert_settled, choose
+from support.stages import HOUR, Keyspace, make_trace
 
 from judges.core.decision import Calibration, Decision
 from judges.core.judge import Judge

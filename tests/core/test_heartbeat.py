@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stage_parts import Keyspace, make_maintenance, samples, settings_of, use_script_time
+from support.stages import Keyspace, make_maintenance, samples, settings_of, use_script_time
 from support.tables import read_table
 
 from worker.core.queue.leases import Leases

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.processes import PATIENCE_S, wait_until
-from support.stage_parts import (
+from support.stages import (
     IngestHarness,
     Keyspace,
     make_trace,

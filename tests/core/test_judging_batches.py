@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from structlog.testing import capture_logs
-from support.judging_parts import (
+from support.judging import (
     HOUR_S,
     MODEL,
     SAFETY,
@@ -29,7 +29,7 @@ from support.judging_parts import (
     ready,
 )
 from support.processes import wait_until
-from support.stage_parts import Keyspace
+from support.stages import Keyspace
 
 from judges.core.judge import Judge, Reading
 from judges.core.model import CallTotals, ModelSettings, Price

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from support.judging_parts import (
+from support.judging import (
     MODEL,
     JudgingWorker,
     Workers,
@@ -23,7 +23,7 @@ from support.judging_parts import (
     texts,
 )
 from support.processes import wait_until
-from support.stage_parts import Keyspace
+from support.stages import Keyspace
 
 from judges.core.model import ModelSettings
 from worker.core.judging import consumer as consumer_module

@@ -6,7 +6,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 from structlog.testing import capture_logs
-from support.judging_parts import (
+from support.judging import (
     HOUR_S,
     YES,
     Answering,
@@ -21,7 +21,7 @@ from support.judging_parts import (
     letters,
     output,
 )
-from support.stage_parts import HOUR, Keyspace, make_trace, make_verdict, use_script_time
+from support.stages import HOUR, Keyspace, make_trace, make_verdict, use_script_time
 
 from judges.core.model import (
     CallTotals,

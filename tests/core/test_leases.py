@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from support.stage_parts import IngestHarness, Keyspace, make_maintenance, make_traces
+from support.stages import IngestHarness, Keyspace, make_maintenance, make_traces
 
 from judges.core.model import CallTotals
 from judges.core.verdict import Refusals

@@ -11,10 +11,9 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.dead_parts import make_letter
-from support.judging_parts import letters
-from support.replay_parts import Replays
-from support.stage_parts import (
+from support.judging import letters
+from support.passes import Replays, make_letter
+from support.stages import (
     HOUR,
     IngestHarness,
     Keyspace,

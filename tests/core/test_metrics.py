@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.openmetrics.exposition import generate_latest
 from support.scrape import Scrape, parse, samples_of
-from support.stage_parts import make_verdict, samples
+from support.stages import make_verdict, samples
 from support.tables import read_table
 
 from docs.metrics import worker_metrics

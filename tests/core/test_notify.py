@@ -17,9 +17,8 @@ from kombu.exceptions import OperationalError
 from kombu.message import Message
 from redis import Redis
 from structlog.testing import capture_logs
-from support.ports import free_port
-from support.processes import wait_until
-from support.stage_parts import Keyspace, settings_of
+from support.processes import free_port, wait_until
+from support.stages import Keyspace, settings_of
 from support.tables import as_bytes, read_table
 
 from worker.celery import _is_notification

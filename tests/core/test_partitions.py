@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.processes import free_port
-from support.stage_parts import Keyspace, make_verdict, rules_of, samples, settings_of
+from support.stages import Keyspace, make_verdict, rules_of, samples, settings_of
 
 from judges.core.verdict import Score
 from worker.base.lookup.label_store import Label, OutboxMatcher, read_labels, write_labels

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 from click.testing import CliRunner
-from support.stage_parts import InstantEvent, Keyspace, make_verdict, samples, select_metrics, settings_of
+from support.stages import InstantEvent, Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.doctor.command import diagnose

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from support.judging_parts import FakeLimits
+from support.judging import FakeLimits
 from support.otlp import OtlpReceiver
 from support.processes import slowness
-from support.stage_parts import IngestHarness, Keyspace, make_trace, make_verdict, settings_of
+from support.stages import IngestHarness, Keyspace, make_trace, make_verdict, settings_of
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Score

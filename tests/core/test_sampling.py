@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
-from support.stage_parts import sampler_of
+from support.stages import sampler_of
 from support.tables import read_table
 
 from judges.core.model import ModelSettings

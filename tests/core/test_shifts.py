@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from support.judging_parts import (
+from support.judging import (
     HOUR_S,
     MODEL,
     FakeLimits,
@@ -27,7 +27,7 @@ from support.judging_parts import (
     texts,
 )
 from support.processes import wait_until
-from support.stage_parts import Keyspace
+from support.stages import Keyspace
 
 from judges.core.model import ChatRequest, ModelSettings, ModelUnavailableError
 from worker.core.config.settings import Rule

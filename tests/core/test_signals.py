@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from celery.worker import state
 from support.cases import each_case
-from support.processes import PATIENCE_S, wait_until
-from support.signals import stopped_at_start
+from support.processes import PATIENCE_S, stopped_at_start, wait_until
 
 from worker.core.runtime.worker_control import Signals
 

@@ -35,12 +35,12 @@ from pages import (
 )
 from redis import Redis
 from support.cases import each_case
-from support.cli_parts import Run
+from support.commands import Run
 from support.endpoint import ChatEndpoint
 from support.lazy import Lazy
 from support.model_server import ModelServer
 from support.replies import Call, Reply, answers_json, yes_no
-from support.stage_parts import Keyspace, rules_of
+from support.stages import Keyspace, rules_of
 
 import tracejudge
 import worker.features

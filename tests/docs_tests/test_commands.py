@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from pages import ELSEWHERE, PAGES, ROOT, WALKED, background, blocks, needs, of_kind, run, shell_lines, without_files
 from support.decision_endpoint import DecisionEndpoint
-from support.ports import free_port
-from support.processes import wait_until
+from support.processes import free_port, wait_until
 from support.tables import read_table
 
 from worker.base.embedded import EmbeddedRedis

@@ -30,9 +30,8 @@ from pages import (
     write_files,
 )
 from support.cases import each_case
-from support.cli_parts import Run
-from support.ports import free_port
-from support.processes import wait_until
+from support.commands import Run
+from support.processes import free_port, wait_until
 from support.tables import read_table
 
 from judges.catalog import catalogue

@@ -16,10 +16,10 @@ import msgspec
 import pytest
 import redis
 from redis_faults import server_of
+from support.passes import NOTHING, Replays
 from support.proxy import CommandProxy
-from support.replay_parts import NOTHING, Replays
-from support.session_parts import COMPLETE, Sessions, session_trace
-from support.stage_parts import (
+from support.sessions import COMPLETE, Sessions, session_trace
+from support.stages import (
     APPEND,
     IngestHarness,
     Keyspace,
@@ -268,7 +268,7 @@ def test_a_crash_at_any_command_leaves_a_balance(
     # Of all processes: making them takes longer than all else here.
     settings = Settings(rules=(rule,))
     metrics, canary = Metrics(settings), Canary.from_settings(settings)
-    monkeypatch.setattr("support.stage_parts.Metrics", lambda _settings: metrics)
+    monkeypatch.setattr("support.stages.Metrics", lambda _settings: metrics)
     monkeypatch.setattr(Canary, "from_settings", lambda _settings: canary)
     with CommandProxy(server.port, SCRIPTS) as proxy:
         failures = _crash(server.url, proxy, (steps, rule), tmp_path)

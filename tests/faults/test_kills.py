@@ -22,12 +22,12 @@ import redis
 from experiment import JUDGE_MODEL, PREFIX, SCALE, Experiment, expire_locks, number, seconds
 from redis import Redis
 from support import replies
-from support.board_parts import ANSWER, fill, trace_row
+from support.board import ANSWER, fill, trace_row
 from support.decision_endpoint import DecisionEndpoint
-from support.judged import judged
 from support.pipeline import SETTLING_S, make_traces
 from support.processes import Program, bounded_s, free_port, wait_until
-from support.stage_parts import make_judged
+from support.stages import make_judged
+from support.verdicts import judged
 
 import tracejudge
 from judges.core.verdict import Outcome, Verdict, repeat_id

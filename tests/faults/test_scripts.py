@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from redis import Redis
 from redis_faults import filled, server_of
-from support.stage_parts import make_judged, make_verdict
+from support.stages import make_judged, make_verdict
 
 from judges.core.model import CallTotals, ModelSettings
 from judges.core.verdict import Verdict

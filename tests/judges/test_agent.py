@@ -31,7 +31,7 @@ from judge_traces import told, yes_no_text
 from msgspec import json as msgspec_json
 from msgspec import structs
 from support.cases import each_case
-from support.golden import check_golden
+from support.tables import check_golden
 
 from judges.agent import conversation
 from judges.agent.conversation import Conversation, ExplorationStats, tool_result

@@ -34,7 +34,7 @@ from judge_traces import (
     table,
 )
 from support.cases import each_case
-from support.golden import UPDATES, check_golden
+from support.tables import UPDATES, check_golden
 
 from judges import catalog
 from judges.calling.evaluation import evaluate

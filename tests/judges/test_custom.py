@@ -16,8 +16,7 @@ from families import JUDGES, asking, yaml
 from families import judge as by_template
 from judge_traces import LONG, SHORT, parse, table
 from support.cases import each_case
-from support.golden import check_golden
-from support.tables import expand
+from support.tables import check_golden, expand
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge, Metric

@@ -24,7 +24,7 @@ from judge_traces import ASKING, LONG, SHORT, served, table
 from model_client import KEY, PATIENT, PROMPT, Client
 from msgspec import structs
 from support.decision_endpoint import INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Asked, DecisionEndpoint, cut
-from support.golden import check_golden
+from support.tables import check_golden
 
 from judges.calling.evaluation import evaluate
 from judges.core.decision import Calibration, Decision, Option, Question

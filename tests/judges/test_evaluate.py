@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from judge_traces import ERRORS, LONG, SHORT, YES_NO, parse, table, told, yes_no_text
 from support.cases import each_case
-from support.golden import check_golden
+from support.tables import check_golden
 from support.virtual_time import run_virtually
 
 from judges.calling.evaluation import Clock, evaluate

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import table
 from support.cases import each_case
-from support.golden import check_golden
+from support.tables import check_golden
 
 from judges.agent import patterns
 from judges.agent import spans as span_contents

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import click
 import pytest
-from support.golden import check_golden
 from support.key_names import built_names, spaces_of_keys
 from support.pipeline import Pipeline, make_traces
 from support.processes import Program, wait_until
-from support.tables import read_table
+from support.tables import check_golden, read_table
 
 from docs.metrics import all_metrics
 from worker.cli import cli

@@ -6,11 +6,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.cli_parts import Run
 from support.cluster import Cluster
-from support.partition_parts import PARTITIONS, home
+from support.commands import Run
 from support.pipeline import Pipeline, Worker
 from support.processes import Program, wait_until
+from support.stages import PARTITIONS, home
 
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys

@@ -8,16 +8,15 @@ import httpx
 import msgspec
 import pytest
 from msgspec import structs
-from support.board_parts import serving
-from support.judging_parts import MODEL, YES, JudgingWorker, Workers, choose
-from support.panel_parts import MODELS as MEMBERS
-from support.panel_parts import PANEL
+from support.board import serving
+from support.judging import MODEL, PANEL, YES, JudgingWorker, Workers, choose
+from support.judging import MODELS as MEMBERS
+from support.passes import Replays
 from support.pipeline import Pipeline
 from support.processes import wait_until
-from support.replay_parts import Replays
-from support.report_parts import DAY_S, NOW, publish
-from support.report_parts import verdict as verdict_at
-from support.stage_parts import Keyspace, read_balanced_account
+from support.stages import Keyspace, read_balanced_account
+from support.verdicts import DAY_S, NOW, publish
+from support.verdicts import verdict as verdict_at
 
 import tracejudge
 from judges.core.combine import GROUNDED_AND_RELEVANT

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from redis import Redis
-from support.cli_parts import Run, labelled, words, write_lines
+from support.commands import Run, labelled, words, write_lines
 from support.processes import Program, free_port
 from support.redis_kinds import TunedRedis
 

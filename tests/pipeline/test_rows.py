@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from redis import Redis
-from support.cli_parts import Run
+from support.commands import Run
 from support.processes import Program
 from support.tables import read_table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.cases import each_case
-from support.cli_parts import SAMPLES, Run, check_help, words
+from support.commands import SAMPLES, Run, check_help, words
 from support.configuration import (
     FILE,
     NAME_THE_VARIABLE,

@@ -16,10 +16,9 @@ from msgspec.structs import replace
 from redis.crc import key_slot
 from sdk_rig import SETTINGS, Host, StoredEntry, patient, stored_entry
 from support.cluster import Cluster, running_cluster
-from support.partition_parts import home, named_in, three_partitions
 from support.processes import bounded_s, wait_until
 from support.redis_kinds import TlsRedis, make_certificates, watched
-from support.stage_parts import IngestHarness, Keyspace
+from support.stages import IngestHarness, Keyspace, home, named_in, three_partitions
 
 import tracejudge
 from tracejudge import api

@@ -106,5 +106,5 @@ def _waits(item: pytest.Item) -> bool:
 
 
 def runs_a_pipeline(item: pytest.Item) -> bool:
-    """Return whether a test uses a fixture of support/pipeline_fixtures.py that starts workers."""
+    """Return whether a test uses a fixture of support/fixtures.py that starts workers."""
     return not _PIPELINES.isdisjoint(getattr(item, "fixturenames", ()))

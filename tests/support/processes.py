@@ -1,7 +1,9 @@
 """Child programs of a test, which always end with it, and waiting for conditions."""
 
 import contextlib
+import itertools
 import os
+import random
 import re
 import signal
 import subprocess
@@ -12,8 +14,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Self, TypeVar
 
-from support.ports import free_port
 from support.warm import Forked, can_fork
+from worker.base.embedded import is_free
 
 __all__ = ["PATIENCE_S", "Program", "bounded_s", "free_port", "wait_until"]
 
@@ -166,3 +168,60 @@ class Program:
 def _clean_environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TRACEJUDGE_")}
     return kept | {"PYTHONUNBUFFERED": "1"}
+
+
+# --- ports ---
+PORTS = range(10_000, 19_600)
+"""Below the ports of outgoing connections and of embedded Redis servers."""
+PROCESSES = 8
+
+
+def own_part(ports: range) -> range:
+    """Return the part of a range for this test process, one of up to eight in a run."""
+    place = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PROCESSES
+    share = len(ports) // PROCESSES
+    return ports[place * share : (place + 1) * share]
+
+
+def _rotation(ports: range) -> "itertools.cycle[int]":
+    # Start at a random place: another run of the suite may be active.
+    begin = random.randrange(len(ports))
+    return itertools.cycle([*ports[begin:], *ports[:begin]])
+
+
+_ports = _rotation(own_part(PORTS))
+
+
+def free_port() -> int:
+    """Return a port without listener that was not among the last thousand returned."""
+    for port in itertools.islice(_ports, len(PORTS)):
+        if is_free(port):
+            return port
+    raise AssertionError("no free port: end what listens on those of this process")
+
+
+# --- signals ---
+STARTED = """
+import os, sys
+number, is_first, *sys.argv = int(sys.argv[1]), sys.argv[2] == "1", *sys.argv[3:]
+os.getpid, own = (lambda: 1) if is_first else os.getpid, os.getpid()
+def kill(*_, **__):
+    os.kill(own, number)
+if sys.argv[0] == "celery":
+    import worker
+    kill()
+import tracejudge_worker, worker.core.config.loading as loading, worker.core.config.reading as reading
+loading.load = reading.load_without_judges = kill
+tracejudge_worker.main()
+"""
+"""Runs a command that gets a signal when it reads its configuration."""
+
+
+def stopped_at_start(command: str, is_first: int) -> tuple[int, int]:
+    """Return the exit codes of a command that gets SIGINT, and SIGTERM, as the first process of a container or not."""
+
+    def code(number: signal.Signals) -> int:
+        run = [sys.executable, "-c", STARTED, str(int(number)), str(is_first), *command.split()]
+        return subprocess.run(run, check=False, capture_output=True).returncode
+
+    return code(signal.SIGINT), code(signal.SIGTERM)

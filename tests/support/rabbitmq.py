@@ -11,8 +11,7 @@ from typing import Final, Self
 
 import pytest
 
-from support.ports import free_port
-from support.processes import wait_until
+from support.processes import free_port, wait_until
 
 __all__ = ["RabbitMq"]
 

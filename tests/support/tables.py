@@ -1,9 +1,13 @@
 """Tables of data beside the tests of a folder, in JSON."""
 
+import difflib
 import json
+import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import pytest
 
 
 def read_table(test_file: str, name: str) -> Any:
@@ -19,3 +23,19 @@ def expand(text: str) -> str:
 def as_bytes(text: str) -> bytes:
     """Encode a text of a table, in which a lone surrogate stands for a byte that is not UTF-8."""
     return expand(text).encode("utf-8", "surrogateescape")
+
+
+# --- golden files ---
+UPDATES: Final = os.environ.get("UPDATE_GOLDEN") == "1"
+
+
+def check_golden(path: Path, actual: str) -> None:
+    """Compare a text with a file, byte for byte."""
+    if UPDATES:
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(actual.encode())
+    expected = path.read_bytes().decode() if path.exists() else ""
+    if actual != expected:
+        names = (f"{path.parent.name}/{path.name}", "now")
+        diff = difflib.unified_diff(expected.split("\n"), actual.split("\n"), *names, lineterm="")
+        pytest.fail("\n".join(("the text has changed; if it should have: UPDATE_GOLDEN=1", *diff)), pytrace=False)

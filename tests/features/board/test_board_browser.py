@@ -10,10 +10,10 @@ import httpx
 import msgspec
 import pytest
 from redis import Redis
-from support.board_parts import JUDGES, fill, history, hostile_rows, serving, summed, trace_row
+from support.board import JUDGES, fill, history, hostile_rows, serving, summed, trace_row
 from support.browser import Browser
-from support.judged import judged
 from support.processes import Program, bounded_s, wait_until
+from support.verdicts import judged
 
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys

@@ -12,12 +12,12 @@ import httpx
 import msgspec
 import pytest
 from redis import Redis
-from support.board_parts import ANSWER, JUDGES, fill, hostile_rows, serving, summed, trace_row
-from support.cli_parts import Run
-from support.judged import judged
+from support.board import ANSWER, JUDGES, fill, hostile_rows, serving, summed, trace_row
+from support.commands import Run
 from support.processes import free_port, wait_until
 from support.scrape import scrape
 from support.tables import as_bytes, expand, read_table
+from support.verdicts import judged
 
 from tracejudge import Trace
 from worker.base.forget.forget import ForgetTarget, Forgetting

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.filter_cases import CASES, entry_ids, write_verdicts
-from support.published import TRACES
-from support.signals import stopped_at_start
-from support.stage_parts import Keyspace, make_judged, make_verdict, rules_of
+from support.commands import TRACES
+from support.processes import stopped_at_start
+from support.stages import Keyspace, make_judged, make_verdict, rules_of
+from support.verdicts import CASES, entry_ids, write_verdicts
 
 from judges.agreement.intervals import Interval
 from judges.agreement.shares import Sums

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from support.replay_parts import Replays, take
-from support.stage_parts import Keyspace, make_trace, make_traces, rules_of, sampler_of, settings_of
+from support.passes import Replays, take
+from support.stages import Keyspace, make_trace, make_traces, rules_of, sampler_of, settings_of
 
 from judges.core.model import ModelSettings
 from tests.features.budgets.budget_days import Day, Simulation, bias

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support.judging_parts import MODEL, YES, Workers, assert_settled, choose, output
+from support.judging import MODEL, YES, Workers, assert_settled, choose, output
 from support.processes import wait_until
-from support.stage_parts import Keyspace, make_trace, rules_of, settings_of
+from support.stages import Keyspace, make_trace, rules_of, settings_of
 from support.tables import read_table
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price

@@ -12,14 +12,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from support.cli_parts import Run
-from support.doctor_parts import NOWHERE, examined
-from support.judging_parts import MODEL, Workers
+from support.commands import NOWHERE, Run, examined
+from support.judging import MODEL, Workers
 from support.lazy import Lazy
-from support.monitor_parts import monitor_parts, quality_sums, read_outbox
+from support.passes import monitor_parts, quality_sums, read_outbox
 from support.pipeline import SETTLING_S, Pipeline
 from support.processes import wait_until
-from support.stage_parts import Keyspace, make_verdict, settings_of
+from support.stages import Keyspace, make_verdict, settings_of
 from support.tables import read_table
 
 from judges.core.model import ChatRequest, ModelSettings

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from msgspec import convert, structs
-from support.dead_parts import retry_all
-from support.judging_parts import MODEL, YES, JudgingWorker, Workers, assert_settled, choose, failing, verdicts
-from support.monitor_parts import count_outbox, monitor_parts
-from support.stage_parts import Keyspace, settings_of
+from support.judging import MODEL, YES, JudgingWorker, Workers, assert_settled, choose, failing, verdicts
+from support.passes import count_outbox, monitor_parts, retry_all
+from support.stages import Keyspace, settings_of
 from support.tables import read_table
 
 from judges.agreement import cascade_share

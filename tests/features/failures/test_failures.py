@@ -16,13 +16,13 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from support.board_parts import serving
-from support.cli_parts import Run
+from support.board import serving
+from support.commands import Run
 from support.endpoint import ChatEndpoint
 from support.processes import wait_until
 from support.replies import Call, Reply, answers_json
 from support.replies import failing as failing_reply
-from support.stage_parts import Keyspace, make_verdict, settings_of
+from support.stages import Keyspace, make_verdict, settings_of
 from support.tables import read_table
 
 from judges.agent.transcript import arguments_of, transcript

@@ -42,8 +42,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.model_server import ModelServer
 from support.pipeline import Pipeline
-from support.ports import free_port
-from support.processes import wait_until
+from support.processes import free_port, wait_until
 from support.tables import read_table
 
 Fields = dict[str, Any]

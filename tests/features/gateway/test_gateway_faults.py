@@ -17,13 +17,11 @@ import httpx
 import pytest
 from gateway_parts import CALL, GZIP_PROTOBUF, Call, GatewayProcess, Start, Stored, request_of, span_request
 from redis import Redis
-from support.cli_parts import Run
 from support.cluster import Cluster, running_cluster
-from support.partition_parts import PARTITIONS, home, named_in, three_partitions
+from support.commands import Run
 from support.pipeline import Pipeline
-from support.processes import free_port, wait_until
-from support.signals import stopped_at_start
-from support.stage_parts import Keyspace
+from support.processes import free_port, stopped_at_start, wait_until
+from support.stages import PARTITIONS, Keyspace, home, named_in, three_partitions
 
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.core.config.settings import Settings

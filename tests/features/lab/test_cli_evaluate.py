@@ -13,12 +13,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.cli_cases import check_commands, differences
-from support.cli_parts import SAMPLES, TRACE_ID, Run, labelled, scripted, words, write_lines
+from support.commands import SAMPLES, TRACE_ID, Run, check_commands, differences, labelled, scripted, words, write_lines
 from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
 from support.replies import failing, gathering, hangs, sequence, slow, yes_no
-from support.stage_parts import make_verdict
+from support.stages import make_verdict
 from support.tables import read_table
 
 from judges.calling.runs import JudgeRunner

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from support.cli_parts import Run, labelled, words, write_lines
+from support.commands import Run, labelled, words, write_lines
 from support.endpoint import ChatEndpoint
 from support.replies import Call, Reply, answers_json, failing, yes_no
 from support.tables import read_table

@@ -4,9 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
-from support.cli_cases import check_commands
-from support.cli_parts import SAMPLES, Run, labelled, scripted, words, write_lines
-from support.own_judges import BROKEN, write_own_judges
+from support.commands import (
+    BROKEN,
+    SAMPLES,
+    Run,
+    check_commands,
+    labelled,
+    scripted,
+    words,
+    write_lines,
+    write_own_judges,
+)
 from support.tables import read_table
 
 from judges.registry import catalogue

@@ -19,11 +19,10 @@ from families import JUDGES, yaml
 from families import judge as from_template
 from judge_traces import LONG as LONG_TRACE
 from judge_traces import SHORT as SHORT_TRACE
-from support.cli_parts import Run, labelled, words, write_lines
+from support.commands import Run, labelled, words, write_lines
 from support.endpoint import ChatEndpoint
-from support.golden import check_golden
 from support.replies import Answer, Usage, answers, failing, sequence, yes_no
-from support.tables import read_table
+from support.tables import check_golden, read_table
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import AnsweredPrompt, Judge

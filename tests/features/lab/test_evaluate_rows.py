@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import each_case
-from support.cli_parts import Run, labelled, scripted, write_lines
+from support.commands import Run, labelled, scripted, write_lines
 from support.tables import expand, read_table
 from support.virtual_time import run_virtually
 

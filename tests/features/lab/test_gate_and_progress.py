@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from rich.cells import cell_len
-from support.cli_parts import Ended, Run, labelled, scripted, words, write_lines
+from support.commands import Ended, Run, labelled, scripted, words, write_lines
 from support.endpoint import ChatEndpoint
 from support.processes import Program
 from support.replies import failing, from_call, slow, yes_no

@@ -15,11 +15,11 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 from msgspec.structs import replace
-from support.cli_parts import Run, write_lines
+from support.commands import Run, write_lines
 from support.decision_endpoint import MODEL, DecisionEndpoint
-from support.report_parts import publish
-from support.stage_parts import Keyspace, make_judged
+from support.stages import Keyspace, make_judged
 from support.tables import read_table
+from support.verdicts import publish
 
 from judges.agreement import reliability as measured
 from judges.agreement.intervals import Interval

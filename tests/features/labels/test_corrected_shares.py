@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 from support.lazy import Lazy
-from support.stage_parts import Keyspace, make_judged, rules_of, settings_of
+from support.stages import Keyspace, make_judged, rules_of, settings_of
 from support.tables import read_table
 
 from judges.agreement.shares import ClassSums, SessionSums, Sums

@@ -7,12 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.cli_cases import check_commands
-from support.cli_parts import Run, write_lines
-from support.judged import judged
-from support.published import TRACES
-from support.stage_parts import Keyspace, make_judged
+from support.commands import TRACES, Run, check_commands, write_lines
+from support.stages import Keyspace, make_judged
 from support.tables import as_bytes, expand, read_table
+from support.verdicts import judged
 
 from judges.core.verdict import Verdict
 from judges.registry import load_judges

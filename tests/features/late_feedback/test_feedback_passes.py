@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec import convert
 from structlog.testing import capture_logs
-from support.feedback_parts import HEARD, Passes, complain, ended, evaluations, gathered, make_due, take
-from support.judging_parts import refuse
-from support.stage_parts import (
+from support.feedback import HEARD, Passes, complain, ended, evaluations, gathered, make_due, take
+from support.judging import refuse
+from support.stages import (
     IngestHarness,
     Keyspace,
     make_trace,

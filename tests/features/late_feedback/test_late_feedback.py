@@ -7,20 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.feedback_parts import HEARD, Passes, complain, ended, gathered, make_due, take
-from support.judging_parts import refuse
-from support.partition_parts import PARTITIONS, named_in, three_partitions
+from support.feedback import HEARD, Passes, complain, ended, gathered, make_due, take
+from support.judging import refuse
 from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import bounded_s, free_port, wait_until
-from support.stage_parts import (
+from support.stages import (
+    PARTITIONS,
     IngestHarness,
     Keyspace,
     make_trace,
     make_verdict,
+    named_in,
     planner_of,
     read_balanced_account,
     samples,
     settings_of,
+    three_partitions,
 )
 
 import tracejudge

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from support.board_parts import serving
-from support.report_parts import publish
-from support.stage_parts import Keyspace, make_verdict
+from support.board import serving
+from support.stages import Keyspace, make_verdict
+from support.verdicts import publish
 
 from judges.core.verdict import Score
 from worker.base.monitor.detection import Detector

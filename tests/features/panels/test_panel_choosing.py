@@ -6,12 +6,25 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import Struct
-from support.dead_parts import make_retryable, retry_all
-from support.feedback_parts import Passes, complain, make_due
-from support.judging_parts import HOUR_S, Workers, assert_settled, letters
-from support.panel_parts import MODELS, NO, PANEL, SETUP, TOGETHER, chosen, finish, in_order, panel_worker, verdicts
-from support.replay_parts import Replays
-from support.stage_parts import (
+from support.feedback import Passes, complain, make_due
+from support.judging import (
+    HOUR_S,
+    MODELS,
+    NO,
+    PANEL,
+    SETUP,
+    TOGETHER,
+    Workers,
+    assert_settled,
+    by_model,
+    chosen,
+    finish,
+    in_order,
+    letters,
+    panel_worker,
+)
+from support.passes import Replays, make_retryable, retry_all
+from support.stages import (
     IngestHarness,
     Keyspace,
     make_trace,
@@ -105,9 +118,9 @@ def test_with_one_member_its_panel_is_shed_and_both_are_brought_back(keyspace: K
     assert Replays(keyspace, **SETUP).make() == {"traces": 1, "chosen": 2, "already_judged": 2}
     finish(keyspace, worker)
     assert_settled(keyspace, scored=4)
-    combined = verdicts(keyspace)[PANEL]
+    combined = by_model(keyspace)[PANEL]
     assert (combined.origin, combined.scores[0].passed) == ("replay", True)
-    assert verdicts(keyspace)["a"].origin == "live"
+    assert by_model(keyspace)["a"].origin == "live"
 
 
 def test_a_trace_that_only_a_panel_of_the_dead_wants_is_shed_whole(keyspace: Keyspace) -> None:
@@ -127,19 +140,19 @@ def test_a_replay_with_a_new_panel_calls_only_missing_members(keyspace: Keyspace
     finish(keyspace, panel_worker(new_worker, rules=(ALONE,)))
     assert Replays(keyspace, **SETUP).make() == {"traces": 1, "chosen": 3, "already_judged": 1}
     finish(keyspace, panel_worker(new_worker, c=Step(text="no", refusal=True)))
-    combined = verdicts(keyspace)[PANEL]
+    combined = by_model(keyspace)[PANEL]
     assert (combined.origin, combined.outcome, combined.reason) == ("replay", "unscored", "judge_failed")
 
 
 def test_a_replay_without_a_removed_member_combines_the_others(keyspace: Keyspace, new_worker: Workers) -> None:
     chosen(keyspace, 1)
     finish(keyspace, panel_worker(new_worker, c=Step(failure="judge_unavailable")))
-    assert verdicts(keyspace).keys() == {"a", "b"}
+    assert by_model(keyspace).keys() == {"a", "b"}
     two = {**SETUP, "rules": (msgspec.structs.replace(TOGETHER, model=("default", "first")),)}
     assert Replays(keyspace, **two).make() == {"traces": 1, "chosen": 1, "already_judged": 2}
     worker = panel_worker(new_worker, rules=two["rules"])
     finish(keyspace, worker)
-    assert verdicts(keyspace)["majority(a,b)"].scores[0].passed
+    assert by_model(keyspace)["majority(a,b)"].scores[0].passed
     assert [worker.models[name].requests for name in two["rules"][0].models] == [[], []], "nobody is asked twice"
     assert evaluations(keyspace).keys() == {PANEL}, "others may know it; if not, it is given up"
 
@@ -157,7 +170,7 @@ def test_late_feedback_pulls_in_members_and_panel(keyspace: Keyspace, new_worker
     Passes(keyspace, **setup).make()
     finish(keyspace, worker)
     assert_settled(keyspace, scored=4)
-    judged = verdicts(keyspace)
+    judged = by_model(keyspace)
     assert {name: verdict.origin for name, verdict in judged.items()} == {
         "b": "live",
         "a": "late_feedback",
@@ -202,12 +215,12 @@ def test_a_panel_is_not_taken_up_before_its_members(keyspace: Keyspace, new_work
         make_retryable(keyspace, name)
     stage.look()
     finish(keyspace, panel_worker(new_worker))
-    assert verdicts(keyspace).keys() == {"a", "b", "c"}
+    assert by_model(keyspace).keys() == {"a", "b", "c"}
     make_retryable(keyspace, PANEL)
     stage.look()
     finish(keyspace, panel_worker(new_worker))
     assert_settled(keyspace, scored=4)
-    assert verdicts(keyspace)[PANEL].scores[0].passed
+    assert by_model(keyspace)[PANEL].scores[0].passed
 
 
 def test_panels_that_may_go_on_are_found_behind_those_that_may_not(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -307,7 +320,7 @@ def test_older_workers_return_panels(keyspace: Keyspace, new_worker: Workers, mo
         older.judging.stop(0.1)
     finish(keyspace, panel_worker(new_worker))
     assert_settled(keyspace, scored=4)
-    assert verdicts(keyspace)[PANEL].scores[0].passed
+    assert by_model(keyspace)[PANEL].scores[0].passed
 
 
 def test_older_workers_judge_others(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +369,7 @@ def test_dead_letters_of_panels_and_retries_have_the_later_version(keyspace: Key
     assert versions(keyspace) == {"b": {2}, "c": {2}, PANEL: {2}}
     finish(keyspace, panel_worker(new_worker))
     assert_settled(keyspace, scored=4)
-    assert verdicts(keyspace)[PANEL].scores[0].passed
+    assert by_model(keyspace)[PANEL].scores[0].passed
     chosen(keyspace, 1, first=1, rules=(OTHER,), age_s=7 * HOUR_S)
     finish(keyspace, panel_worker(new_worker, b=AWAY, rules=(OTHER,)))
     assert letter_versions(keyspace) == {"b": 1}, "without panels they have the former one"

@@ -7,10 +7,26 @@ from typing import Any
 import msgspec
 import pytest
 from structlog.testing import capture_logs
-from support.dead_parts import retry_all
-from support.judging_parts import HOUR_S, YES, Workers, assert_settled, holders, letters, refuse
-from support.panel_parts import MODELS, NO, PANEL, TOGETHER, chosen, finish, in_order, panel_worker, verdicts
-from support.stage_parts import IngestHarness, Keyspace, make_trace, read_balanced_account
+from support.judging import (
+    HOUR_S,
+    MODELS,
+    NO,
+    PANEL,
+    TOGETHER,
+    YES,
+    Workers,
+    assert_settled,
+    by_model,
+    chosen,
+    finish,
+    holders,
+    in_order,
+    letters,
+    panel_worker,
+    refuse,
+)
+from support.passes import retry_all
+from support.stages import IngestHarness, Keyspace, make_trace, read_balanced_account
 
 from judges.core.model import ChatRequest, ModelUnavailableError
 from judges.core.verdict import Score, evaluation_id
@@ -34,7 +50,7 @@ def test_each_model_has_a_verdict_and_one_combines_them(keyspace: Keyspace, new_
     chosen(keyspace, 1)
     finish(keyspace, worker)
     assert_settled(keyspace, scored=4)
-    judged = verdicts(keyspace)
+    judged = by_model(keyspace)
     assert {name: judged[name].scores[0].passed for name in judged} == {"a": True, "b": True, "c": False, PANEL: True}
     combined, trace = judged.pop(PANEL), make_trace(0)
     assert combined.evaluation_id == evaluation_id(
@@ -52,7 +68,7 @@ def test_each_model_has_a_verdict_and_one_combines_them(keyspace: Keyspace, new_
     # The ledger keeps scores only where they are combined.
     kept = {
         name: keyspace.client.get(f"{keyspace.keys.scores}:{verdict.evaluation_id}")
-        for name, verdict in verdicts(keyspace).items()
+        for name, verdict in by_model(keyspace).items()
     }
     score = '{"metric":"safety","value":1.0,"raw":1.0,"label":"yes","passed":true}'
     assert (kept[PANEL], kept["a"]) == (None, f'{{"outcome":"scored","scores":[{score}]}}'.encode())
@@ -101,10 +117,10 @@ def test_as_long_as_one_member_is_missing_it_is_not_combined(keyspace: Keyspace,
     worker = panel_worker(new_worker, c=Step(failure="timeout"))
     chosen(keyspace, 1)
     finish(keyspace, worker)
-    assert verdicts(keyspace).keys() == {"a", "b"}
+    assert by_model(keyspace).keys() == {"a", "b"}
     assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).waiting) == (2, 2)
     finish(keyspace, panel_worker(new_worker))
-    assert verdicts(keyspace)[PANEL].scores[0].passed
+    assert by_model(keyspace)[PANEL].scores[0].passed
     assert_settled(keyspace, scored=4)
 
 
@@ -113,7 +129,7 @@ def test_a_panel_of_unscored_members_is_unscored(keyspace: Keyspace, new_worker:
     worker = panel_worker(new_worker, a=broken, b=broken)
     chosen(keyspace, 1)
     finish(keyspace, worker)
-    combined = verdicts(keyspace)[PANEL]
+    combined = by_model(keyspace)[PANEL]
     assert (combined.outcome, combined.reason) == ("unscored", "refusal")
     assert combined.note == "1 of 3 models gave a score, which are too few to combine"
     account = read_balanced_account(keyspace)
@@ -128,7 +144,7 @@ def test_a_worker_that_dies_before_the_panel_leaves_it_to_another(keyspace: Keys
     keyspace.make_due(of[PANEL])
     panel_worker(new_worker).sweep()
     assert_settled(keyspace, scored=4)
-    assert verdicts(keyspace)[PANEL].scores[0].passed
+    assert by_model(keyspace)[PANEL].scores[0].passed
 
 
 def test_a_batch_that_is_there_twice_combines_once(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -205,7 +221,7 @@ def test_a_lost_answer_combines_once(keyspace: Keyspace, new_worker: Workers, mo
     monkeypatch.setattr(worker.ledger, "record", lossy)
     finish(keyspace, worker)
     assert_settled(keyspace, scored=4)
-    assert verdicts(keyspace).keys() == {"a", "b", "c", PANEL}
+    assert by_model(keyspace).keys() == {"a", "b", "c", PANEL}
 
 
 @pytest.mark.parametrize(
@@ -227,7 +243,7 @@ def test_members_that_ended_earlier_have_the_outcome_of_the_ledger(
         (item,) = keyspace.batches()[of[name]].items
         keyspace.end(item.evaluations[0].id, item.evaluations[0].period, ended)
     finish(keyspace, panel_worker(new_worker))
-    combined = verdicts(keyspace)[PANEL]
+    combined = by_model(keyspace)[PANEL]
     assert (combined.outcome, combined.reason) == expected
     assert [score.passed for score in combined.scores[:1]] == ([True] if ended == "removed" else [])
 
@@ -245,7 +261,7 @@ def test_a_member_s_scores_of_a_newer_version_wait_for_newer_workers(keyspace: K
     assert [line for line in lines if line["log_level"] != "info"] == []
     keyspace.end(evaluation.id, evaluation.period, "unscored", '{"outcome":"unscored","reason":"refusal"}')
     finish(keyspace, worker)
-    assert verdicts(keyspace)[PANEL].scores[0].passed
+    assert by_model(keyspace)[PANEL].scores[0].passed
 
 
 BOTH = "all(b)"
@@ -352,7 +368,7 @@ def test_a_panel_combines_the_others_if_a_member_is_given_up(keyspace: Keyspace,
     away = Step(failure="judge_unavailable")
     chosen(keyspace, 1, age_s=7 * HOUR_S)
     in_order(keyspace, panel_worker(new_worker, c=away), "a", "b", "c", PANEL)
-    combined = verdicts(keyspace)[PANEL]
+    combined = by_model(keyspace)[PANEL]
     assert (combined.scores[0].passed, combined.rationale) == (True, "2 of 2 models pass")
     assert combined.details["models"]["c"] == {"outcome": "unscored", "reason": "judge_unavailable"}
     assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).reasons) == (
@@ -362,7 +378,7 @@ def test_a_panel_combines_the_others_if_a_member_is_given_up(keyspace: Keyspace,
     retry_all(keyspace, panel_worker(new_worker).settings)
     finish(keyspace, panel_worker(new_worker))
     assert_settled(keyspace, scored=4)
-    assert verdicts(keyspace)[PANEL] == combined, "what comes later changes nothing"
+    assert by_model(keyspace)[PANEL] == combined, "what comes later changes nothing"
 
 
 def test_while_a_member_has_its_last_try_the_panel_is_not_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -391,7 +407,7 @@ def test_a_failing_panel_is_given_up_without_the_waiting_ones_of_its_batch(
         in_order(keyspace, worker, PANEL)
     assert letters(keyspace).keys() == {batch.items[0].evaluations[0].id}
     finish(keyspace, worker)
-    assert verdicts(keyspace)[PANEL].trace_id == batch.items[1].trace.trace_id
+    assert by_model(keyspace)[PANEL].trace_id == batch.items[1].trace.trace_id
     assert keyspace.batches() == {}
     assert letters(keyspace).keys() == {batch.items[0].evaluations[0].id}, "given up, and not tried again"
 

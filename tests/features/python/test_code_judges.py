@@ -11,9 +11,7 @@ import pytest
 from attacks import ATTACKS
 from code_judges import FILE, PATIENT, judged, of_file, told, trace
 from judged_code import has_link, measured, several
-from support.cli_cases import check_commands
-from support.cli_parts import IN_CODE, Run
-from support.own_judges import POLITE, write_own_judges
+from support.commands import IN_CODE, POLITE, Run, check_commands, write_own_judges
 from support.tables import read_table
 
 import judges.code

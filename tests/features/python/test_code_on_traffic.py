@@ -16,12 +16,11 @@ from code_judges import FILE, is_running
 from judge_traces import ASKING
 from msgspec import structs
 from structlog.testing import capture_logs
-from support.judging_parts import SAFETY, Workers, assert_settled, holders
-from support.panel_parts import MODELS, TOGETHER, finish, panel_worker, verdicts
+from support.judging import MODELS, SAFETY, TOGETHER, Workers, assert_settled, by_model, finish, holders, panel_worker
 from support.pipeline import Pipeline
 from support.pipeline import make_traces as make_many
 from support.processes import wait_until
-from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces, make_verdict, read_balanced_account
+from support.stages import IngestHarness, Keyspace, make_trace, make_traces, make_verdict, read_balanced_account
 
 from judges.core.judge import Judge, JudgeFailedError, Reading
 from judges.core.model import ModelSettings
@@ -69,7 +68,7 @@ class Code:
 def code(monkeypatch: pytest.MonkeyPatch) -> Code:
     """Replace `safety` by a judge in code wherever the judges are loaded."""
     made = Code()
-    for place in ("support.stage_parts", "worker.base.replay.replay"):
+    for place in ("support.stages", "worker.base.replay.replay"):
         monkeypatch.setattr(f"{place}.load_judges", lambda _: made.judges)
     return made
 
@@ -85,7 +84,7 @@ def test_however_many_models_its_rule_names_it_judges_once(keyspace: Keyspace, n
     assert {batch.judge_model for batch in keyspace.batches().values()} == {"code"}
     finish(keyspace, worker)
     assert_settled(keyspace, scored=1)
-    (verdict,) = verdicts(keyspace).values()
+    (verdict,) = by_model(keyspace).values()
     assert (verdict.judge_model, verdict.calls, verdict.attempts, verdict.cost_usd) == ("code", (), 0, None)
     assert [trace.output for trace in code.traces] == [make_trace(0).output]
     assert worker.model.requests == []
@@ -105,7 +104,7 @@ def test_other_judges_of_the_rule_ask_its_models_and_failures_are_unscored(
     choose(keyspace, rules=(both,))
     finish(keyspace, worker)
     relevance = {("relevance_to_query", name) for name in ("a", "b", "all(a,b)")}
-    assert {(verdict.judge, name) for name, verdict in verdicts(keyspace).items()} == {("safety", "code"), *relevance}
+    assert {(verdict.judge, name) for name, verdict in by_model(keyspace).items()} == {("safety", "code"), *relevance}
 
     keyspace.next_case("no egress keeps a trace from the operator's code")
     rules = (KEPT, Rule(name="coded", judges=("safety", "groundedness")))
@@ -127,7 +126,7 @@ def test_other_judges_of_the_rule_ask_its_models_and_failures_are_unscored(
     code.fault = JudgeFailedError("the code raised ValueError")
     choose(keyspace)
     finish(keyspace, panel_worker(new_worker, judges=code.judges))
-    (verdict,) = verdicts(keyspace).values()
+    (verdict,) = by_model(keyspace).values()
     assert (verdict.outcome, verdict.reason, verdict.note) == ("unscored", "judge_failed", "the code raised ValueError")
 
 

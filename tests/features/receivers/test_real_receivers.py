@@ -19,11 +19,10 @@ import pytest
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.loopback import LoopbackServer
-from support.ports import free_port
-from support.processes import PATIENCE_S, wait_until
+from support.processes import PATIENCE_S, free_port, wait_until
 from support.receiver_environments import environment
 from support.scrape import CLIENT
-from support.stage_parts import Keyspace
+from support.stages import Keyspace
 from test_receivers import Sending, receiver, verdict
 
 from judges.core.verdict import Verdict

@@ -19,11 +19,10 @@ import pytest
 from aiohttp import web
 from support import backends
 from support.backends import BACKENDS, KEY, PUBLIC_KEY, Backend
-from support.cli_parts import Run
-from support.doctor_parts import at, be_present, examined, tuned
+from support.commands import Run, at, be_present, examined, tuned
 from support.otlp import Accept, OtlpReceiver, failing
 from support.processes import wait_until
-from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
+from support.stages import Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict

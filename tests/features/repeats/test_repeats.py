@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.judging_parts import (
+from support.judging import (
     MODEL,
     YES,
     JudgingWorker,
@@ -19,7 +19,7 @@ from support.judging_parts import (
     shown,
     verdicts,
 )
-from support.stage_parts import Keyspace
+from support.stages import Keyspace
 
 from judges.core.model import ModelSettings, Price
 from judges.core.verdict import repeat_id

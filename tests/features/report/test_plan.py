@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec import structs
-from support.cli_parts import SAMPLES, Run
+from support.commands import SAMPLES, Run
 from support.decision_endpoint import Asked, DecisionEndpoint
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline
 from support.replies import Call as ModelCall
 from support.replies import Reply, Usage, answers
-from support.stage_parts import Keyspace, encoded, make_traces, make_verdict
+from support.stages import Keyspace, encoded, make_traces, make_verdict
 
 import tracejudge
 from judges.core.decision import Question

@@ -12,12 +12,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.cli_cases import check_commands
-from support.cli_parts import Run
-from support.published import TRACES
-from support.report_parts import DAY_S, NOW, publish, three_weeks, verdict, write_archive
-from support.stage_parts import Keyspace
+from support.commands import TRACES, Run, check_commands
+from support.stages import Keyspace
 from support.tables import as_bytes, read_table
+from support.verdicts import DAY_S, NOW, publish, three_weeks, verdict, write_archive
 
 from judges.core.faults import install_command
 from worker.base.monitor.baseline import Decline, flat

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec import structs, to_builtins
 from support.lazy import Lazy
-from support.report_parts import DAY_S, NOW, Expected, expected, publish, three_weeks, verdict, write_archive
-from support.stage_parts import Keyspace, rules_of, settings_of
+from support.stages import Keyspace, rules_of, settings_of
+from support.verdicts import DAY_S, NOW, Expected, expected, publish, three_weeks, verdict, write_archive
 
 from benchmarks import coverage
 from judges.agreement import pass_share

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.golden import check_golden
+from support.tables import check_golden
 
 from worker.features.report.figures import (
     CorrectedShare,

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 from structlog.testing import capture_logs
-from support.judging_parts import MODEL, YES, JudgingWorker, Workers, choose, output, shown, verdicts
+from support.judging import MODEL, YES, JudgingWorker, Workers, choose, output, shown, verdicts
 from support.lazy import Lazy
-from support.monitor_parts import count_outbox, monitor_parts, quality_sums, read_outbox
-from support.stage_parts import Keyspace, make_traces, make_verdict, settings_of
-from support.stage_parts import rules_of as compiled
+from support.passes import count_outbox, monitor_parts, quality_sums, read_outbox
+from support.stages import Keyspace, make_traces, make_verdict, settings_of
+from support.stages import rules_of as compiled
 
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings

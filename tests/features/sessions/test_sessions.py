@@ -4,11 +4,9 @@ import time
 from typing import Any
 
 import pytest
-from support.dead_parts import read_balanced_account
-from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, forgotten
-from support.replay_parts import Replays
-from support.session_parts import COMPLETE, Sessions, evaluations, session_trace
-from support.stage_parts import (
+from support.passes import PERSON, SECRET, Replays, assert_nowhere, forget, forgotten, read_balanced_account
+from support.sessions import COMPLETE, Sessions, evaluations, session_trace
+from support.stages import (
     IngestHarness,
     Keyspace,
     make_trace,

@@ -10,8 +10,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from support.ports import free_port
-from support.processes import Program, wait_until
+from support.processes import Program, free_port, wait_until
 
 import tracejudge
 from worker.base.accounting import read_account

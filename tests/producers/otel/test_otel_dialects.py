@@ -14,6 +14,7 @@ from lookalikes import table as cases
 from support.cases import each_case
 
 from tracejudge import Trace
+from tracejudge.content.convert import Notes, convert_trace
 from tracejudge.dialects import RawEvent, RawSpan, Reading, builtin, names, own_tables, read
 from tracejudge.dialects.documents import DocumentReader
 from tracejudge.dialects.names import Call, SpanInput, by_name
@@ -262,7 +263,8 @@ def test_any_span_can_be_read(some: dict[str, Any], happened: tuple[RawEvent, ..
 def test_any_spans_give_nothing_or_a_trace_the_worker_can_read(group: SpanGroup) -> None:
     fields = join(group)
     if fields is not None:
-        msgspec.json.decode(msgspec.json.encode(Trace(service="shop", **fields)), type=Trace)
+        sent = convert_trace(fields, Notes())
+        msgspec.json.decode(msgspec.json.encode(Trace(trace_id="1", service="shop", **sent)), type=Trace)
 
 
 # Among them halves of emojis: limits on attributes cut them in two.

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from judges.registry import load_judges
-from support.stage_parts import IngestHarness, Keyspace, RecordingNotifier, make_trace, pressure_of, settings_of
+from support.stages import IngestHarness, Keyspace, RecordingNotifier, make_trace, pressure_of, settings_of
 from tracejudge import Trace
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule

@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 from judges.core.verdict import Origin
-from support.stage_parts import IngestHarness, Keyspace, RecordingNotifier, pressure_of, rules_of, samples, settings_of
+from support.stages import IngestHarness, Keyspace, RecordingNotifier, pressure_of, rules_of, samples, settings_of
 from worker.core.config.settings import Rule
 from worker.core.telemetry.metrics import Metrics
 from worker.features.late_feedback.search import LateFeedbackPasses

@@ -1,4 +1,4 @@
-"""What the tests of judging share: a worker whose model follows a script, and batches as ingest leaves them."""
+"""Workers that judge in this process: models that follow a script, batches, panels of three models."""
 
 import asyncio
 import itertools
@@ -19,15 +19,15 @@ from judges.endpoints.client import LimitedModel
 from judges.models.scripted import Answering, ScriptedModel, Step
 from judges.registry import catalogue
 from support.processes import wait_until
-from support.stage_parts import IngestHarness, Keyspace, make_traces, settings_of
+from support.stages import IngestHarness, Keyspace, make_traces, settings_of
 from tracejudge import Trace
 from worker.base.accounting import read_account
 from worker.core.config.graders import CODE, Graders, queue_label
-from worker.core.config.settings import Settings
+from worker.core.config.settings import COMBINE, Rule, Settings
 from worker.core.judging.consumer import JudgingConsumer
 from worker.core.judging.evaluator import BatchEvaluator
 from worker.core.queue.batch import Batch, fresh_id, hash_in_id, judge_model_hash, made_at_ms
-from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
+from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter, read_outbox_entry
 from worker.core.runtime.partition import Sweeper
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import StoreError
@@ -370,3 +370,60 @@ def assert_settled(keyspace: Keyspace, *, scored: int, dead: int = 0) -> None:
     assert set(keyspace.waiting().values()) <= {0}
     left = {key.split(":")[0] for key in keyspace.everything()}
     assert not left & {"ready", "tries"}
+
+
+# --- panels of three models ---
+NO = YES.replace('"yes"', '"no"')
+PRICE = Price(input=1.0, output=2.0)
+# Out of order, since their names are sorted; the first is `default` for the sake of the test worker.
+MODELS = {
+    "default": ModelSettings(provider="scripted", model="b", price=PRICE),
+    "first": ModelSettings(provider="scripted", model="a", price=PRICE),
+    "last": ModelSettings(provider="scripted", model="c", price=PRICE),
+}
+PANEL = "majority(a,b,c)"
+TOGETHER = COMBINE.with_value(Rule(name="together", judges=("safety",), model=("default", "first", "last")), "majority")
+SETUP: Mapping[str, Any] = {"models": MODELS, "rules": (TOGETHER,)}
+
+
+def panel_worker(new_worker: Workers, *, a: Any = YES, b: Any = YES, c: Any = NO, **settings: Any) -> JudgingWorker:
+    """Set up a worker whose models say each its own."""
+    worker = new_worker(**{**SETUP, **settings})
+    for name, step in {"first": a, "default": b, "last": c}.items():
+        worker.models[name] = _following(step, MODELS[name])
+    return worker
+
+
+def _following(step: Step | str | Answering, settings: ModelSettings) -> HeldModel:
+    return HeldModel((step,), settings)
+
+
+def chosen(keyspace: Keyspace, count: int = 1, **settings: Any) -> dict[str, str]:
+    """Run ingest on traces for a panel; return batch ids by judge model, where each has one."""
+    choose(keyspace, count, **{**SETUP, **settings})
+    return {batch.judge_model: batch_id for batch_id, batch in keyspace.batches().items()}
+
+
+def finish(keyspace: Keyspace, worker: JudgingWorker) -> None:
+    """Run the worker until nothing is left, or only what does not end."""
+    for _ in range(5):
+        if not keyspace.batches():
+            return
+        keyspace.make_due()
+        worker.sweep()
+
+
+def in_order(keyspace: Keyspace, worker: JudgingWorker, *judge_models: str) -> None:
+    """Run a worker once on the batch of each judge model, one after the other."""
+    by_model = {batch.judge_model: batch_id for batch_id, batch in keyspace.batches().items()}
+    for name in judge_models:
+        worker.run(by_model[name])
+
+
+def by_model(keyspace: Keyspace) -> dict[str, Verdict]:
+    """Read the verdicts by judge model; of each there must be one."""
+    read = [read_outbox_entry(entry) for entry in keyspace.client.xrange(keyspace.keys.verdicts)]
+    judged = [entry.verdict for entry in read if entry is not None and entry.kind == "j"]
+    by_model = {verdict.judge_model: verdict for verdict in judged}
+    assert len(by_model) == len(judged), "each once"
+    return by_model

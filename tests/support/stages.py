@@ -1,12 +1,12 @@
-"""Shared by the stages' tests: a keyspace that publishes entries and reads what the stages leave in Redis."""
+"""What the stages of a worker are tested with: traces, verdicts, settings, keyspaces and the stages themselves."""
 
 import itertools
 import json
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.resources import files
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ import redis
 from judges.core.verdict import Score, Verdict
 from judges.registry import load_judges
 from tracejudge import Trace
+from tracejudge.ids import partition_prefix, place_of
 from tracejudge.redis_url import cluster_url
 from worker.base.accounting import Account, read_account
 from worker.core.config.graders import Graders
@@ -414,3 +415,33 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
 def select_metrics(values: Mapping[tuple[str, ...], float], *names: str) -> dict[tuple[str, ...], float]:
     """Keep the samples of some metrics."""
     return {key: value for key, value in values.items() if key[0] in names}
+
+
+# --- several partitions ---
+PARTITIONS = 3
+
+
+@contextmanager
+def three_partitions(url: str, prefix: str, count: int = PARTITIONS) -> Iterator[list[Keyspace]]:
+    """Make the keyspaces of partitions, on a cluster or on one server; the fixture `prefix` deletes their keys."""
+    keyspaces = [Keyspace(url, partition_prefix(prefix, number), number) for number in range(count)]
+    stores = tuple(keyspace.store for keyspace in keyspaces)
+    for store in stores:
+        store.partitions = stores
+    try:
+        for keyspace in keyspaces:
+            keyspace.__enter__()
+        yield keyspaces
+    finally:
+        for keyspace in keyspaces:
+            keyspace.__exit__()
+
+
+def home(trace_id: str, session_id: str | None = None, count: int = PARTITIONS) -> int:
+    """Return the partition of a trace."""
+    return place_of(trace_id, session_id) % count
+
+
+def named_in(number: int, count: int = PARTITIONS, start: str = "s") -> str:
+    """Return a name that belongs to a partition."""
+    return next(name for name in (f"{start}{each}" for each in range(999)) if home(name, None, count) == number)

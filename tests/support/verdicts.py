@@ -1,15 +1,22 @@
-"""Verdicts of three weeks for the tests of the report, in the outbox, in the monitor's sums and in files."""
+"""Verdicts for the tests of what reads them: three weeks, those of the built-in model, filters."""
 
+import asyncio
+import itertools
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from judges.calling.evaluation import evaluate
 from judges.core.verdict import Score, Verdict
-from support.stage_parts import Keyspace, make_judged, rules_of
+from judges.models.lexical import LexicalModel
+from judges.registry import catalogue
+from support.stages import Keyspace, make_judged, make_verdict, rules_of
+from tracejudge import Trace
+from worker.base.lookup.verdict_filter import FAILED, VerdictFilter
 from worker.base.monitor.feature import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
@@ -108,3 +115,73 @@ def expected(verdicts: Iterable[Verdict], metric: str = "safety") -> Expected:
         without["unscored"] / whole,
         1000 * sum(costs) / len(costs),
     )
+
+
+# --- verdicts of the built-in model ---
+def judged(rows: Sequence[Mapping[str, Any]], judges: Iterable[str]) -> list[Verdict]:
+    """Judge traces, as live traffic."""
+    model, verdicts = LexicalModel(), []
+    for number, (row, name) in enumerate(itertools.product(rows, judges)):
+        judge, trace = catalogue()[name], msgspec.convert(row, Trace)
+        assessment = asyncio.run(evaluate(judge, trace, model))
+        fields = {field: getattr(assessment, field) for field in ("outcome", "reason", "scores", "rationale")}
+        verdicts.append(
+            make_verdict(
+                number,
+                **fields,
+                details=assessment.details,
+                calls=assessment.calls,
+                trace_id=trace.trace_id,
+                span_id=trace.span_id,
+                service=trace.service,
+                metrics=judge.metric_names,
+                judge=name,
+                judge_version=judge.version,
+                started_at=time.time(),
+                attempts=1,
+                weight=1.0,
+            )
+        )
+    return verdicts
+
+
+# --- filters ---
+PASSED, FAILING = (
+    {"outcome": "scored", "scores": (Score("safety", value, passed=bool(value)),)} for value in (1.0, 0.0)
+)
+VERDICTS = [
+    make_verdict(1, **PASSED),
+    make_verdict(2, **FAILING, service="shop-2", origin="replay"),
+    make_verdict(3, service="shop[2]", judge="groundedness"),
+    make_verdict(4, outcome="unscored", reason="refusal", trace_id="order-1"),
+    make_verdict(5, **PASSED, service="Shop", trace_id="order-12"),
+]
+
+
+CASES = [
+    (VerdictFilter(), [1, 2, 3, 4, 5]),
+    (VerdictFilter(services=("shop",)), [1, 4]),
+    (VerdictFilter(services=("shop*",)), [1, 2, 3, 4]),
+    (VerdictFilter(services=("shop-?", "Shop")), [2, 5]),
+    (VerdictFilter(services=("shop[[]2]",)), [3]),
+    (VerdictFilter(services=("[!s]hop",)), [5]),
+    (VerdictFilter(judges=("ground*",)), [3]),
+    (VerdictFilter(origin="replay"), [2]),
+    (VerdictFilter(outcomes=FAILED), [2, 3, 4]),
+    (VerdictFilter(outcomes=("passed",), services=("shop",)), [1]),
+    (VerdictFilter(traces=("order-1",)), [4, 5]),
+    (VerdictFilter(traces=("order-12", f"{3:032x}")), [2, 5]),
+    (VerdictFilter(trace_ids=frozenset({"order-1", f"{3:032x}"})), [2, 4]),
+    (VerdictFilter(since_ms=4), [4, 5]),
+    (VerdictFilter(since_ms=2, until_ms=3), [2, 3]),
+]
+
+
+def write_verdicts(keyspace: Keyspace) -> None:
+    for number, verdict in enumerate(VERDICTS, 1):
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": "1", "j": msgspec.json.encode(verdict)}, id=f"{number}-0")
+
+
+def entry_ids(numbers: list[int]) -> list[str]:
+    """Return the ids of these verdicts, the newest first."""
+    return [f"{number}-0" for number in reversed(numbers)]

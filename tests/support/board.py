@@ -14,8 +14,8 @@ import msgspec
 from redis import Redis
 
 from judges.core.verdict import Verdict
-from support.judged import judged
 from support.processes import Program, wait_until
+from support.verdicts import judged
 from worker.core.config.settings import Settings
 from worker.features.board.board_server import BoardServer
 from worker.features.board.feature import Board
