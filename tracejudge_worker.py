@@ -51,8 +51,10 @@ def replaced_files(*, names_others: bool = False) -> str | None:
     if replaced is None and not names_others:
         return None
     # As text: `packages_distributions` makes an object of each file of each distribution, which takes 0.6 s.
-    lists = ((one, f"\n{one.read_text('RECORD')}") for one in distributions())
-    names = {one.metadata["Name"] for one, files in lists if any(f"\n{name}/" in files for name in _PACKAGES)}
+    # A distribution without a list of its files, as Debian's, has one of its packages.
+    lists = ((one, f"\n{one.read_text('RECORD')}\n{one.read_text('top_level.txt')}\n") for one in distributions())
+    ours_too = [f"\n{name}{end}" for name in _PACKAGES for end in ("/", ".py,", "\n")]
+    names = {one.metadata["Name"] for one, listed in lists if any(each in listed for each in ours_too)}
     fix = f"install {_DISTRIBUTION} in an environment of its own"
     if others := sorted(names - {_DISTRIBUTION}):
         return f"{' and '.join(others)} also installed a package `judges` or `worker` beside TraceJudge's; {fix}"

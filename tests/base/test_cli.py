@@ -24,6 +24,7 @@ from support.loaded import loaded_beyond
 from support.processes import free_port, slowness, wait_until
 from support.tables import read_table
 
+from tracejudge_worker import replaced_files
 from worker.base.commands.completion import remember_services
 from worker.base.commands.groups import commands
 from worker.base.embedded import EmbeddedRedisError
@@ -38,6 +39,25 @@ PLACE = "redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
 def test_each_command_has_help_of_its_arguments(run: Run) -> None:
     for verb, expected in CASES["help"].items():
         check_help(run, verb.split(), expected)
+
+
+def test_a_distribution_with_a_package_or_module_of_our_names_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, files, is_named in (
+        ("jobs-1.dist-info", {"RECORD": "worker/__init__.py,,\njobs-1.dist-info/RECORD,,\n"}, True),
+        ("jobs-1.dist-info", {"RECORD": "jobs/run.py,,\nworker.py,,\n"}, True),
+        ("jobs-1.egg-info", {"top_level.txt": "jobs\njudges\n"}, True),
+        ("jobs-1.dist-info", {"RECORD": "jobs/worker/run.py,,\nworkers/a.py,,\n", "top_level.txt": "jobs\n"}, False),
+    ):
+        folder = tmp_path / str(len([*tmp_path.iterdir()]))
+        (folder / name).mkdir(parents=True)
+        metadata = "PKG-INFO" if name.endswith(".egg-info") else "METADATA"
+        for file, text in {**files, metadata: "Metadata-Version: 2.1\nName: jobs\nVersion: 1\n"}.items():
+            (folder / name / file).write_text(text)
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(folder)
+            assert ("jobs also installed" in (replaced_files(names_others=True) or "")) is is_named, files
 
 
 def each_command(command: click.Command, context: click.Context) -> Iterator[click.Context]:

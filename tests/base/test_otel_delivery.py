@@ -20,9 +20,9 @@ from support.otlp import (
     failing,
     partial,
     refuses_items,
-    sequence,
 )
 from support.processes import PATIENCE_S
+from support.replies import sequence
 from support.stages import Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from worker.base.delivery import receiver_delivery as delivery

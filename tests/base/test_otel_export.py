@@ -14,8 +14,9 @@ import msgspec
 import pytest
 import redis
 from otel_parts import BEGAN_S, GROUP, SCORED, Senders, Sending, numbered, pending, senders
-from support.otlp import Accept, OtlpReceiver, failing, sequence
+from support.otlp import Accept, OtlpReceiver, failing
 from support.proxy import PASSES, Proxy, cuts_replies
+from support.replies import sequence
 from support.stages import Keyspace, make_verdict, samples, select_metrics, settings_of
 from support.tables import read_table
 

@@ -1,4 +1,4 @@
-"""What the tests of all verbs use: how a command ended, files of lines, a model that follows a script."""
+"""Commands and how they end: tables of them, files of lines, a scripted model, the doctor, judges of a user."""
 
 import json
 import re
@@ -100,9 +100,6 @@ def check_help(run: Run, verb: Sequence[str], expected: Sequence[str]) -> None:
 
 
 # --- tables of commands and how they end ---
-__all__ = ["check_commands", "differences"]
-
-
 def check_commands(
     run: Run, monkeypatch: pytest.MonkeyPatch, cases: dict[str, Any], prepare: Callable[[], object] = lambda: None
 ) -> None:

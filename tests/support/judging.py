@@ -27,7 +27,7 @@ from worker.core.config.settings import COMBINE, Rule, Settings
 from worker.core.judging.consumer import JudgingConsumer
 from worker.core.judging.evaluator import BatchEvaluator
 from worker.core.queue.batch import Batch, fresh_id, hash_in_id, judge_model_hash, made_at_ms
-from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter, read_outbox_entry
+from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
 from worker.core.runtime.partition import Sweeper
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import StoreError
@@ -422,8 +422,7 @@ def in_order(keyspace: Keyspace, worker: JudgingWorker, *judge_models: str) -> N
 
 def by_model(keyspace: Keyspace) -> dict[str, Verdict]:
     """Read the verdicts by judge model; of each there must be one."""
-    read = [read_outbox_entry(entry) for entry in keyspace.client.xrange(keyspace.keys.verdicts)]
-    judged = [entry.verdict for entry in read if entry is not None and entry.kind == "j"]
+    judged = verdicts(keyspace)
     by_model = {verdict.judge_model: verdict for verdict in judged}
     assert len(by_model) == len(judged), "each once"
     return by_model

@@ -20,7 +20,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 from opentelemetry.proto.trace.v1.trace_pb2 import Status as StatusMessage
 
 from support.loopback import HOST, LoopbackServer
-from support.replies import sequence
 
 
 class Origin(NamedTuple):
@@ -149,22 +148,6 @@ def _value(value: AnyValue) -> Any:
 
 
 # --- the receiver ---
-__all__ = [
-    "Accept",
-    "Dribbler",
-    "Export",
-    "Link",
-    "Log",
-    "OtlpReceiver",
-    "Span",
-    "Status",
-    "failing",
-    "partial",
-    "refuses_items",
-    "sequence",
-    "slow",
-]
-
 CONTENT_TYPE = "application/x-protobuf"
 
 

@@ -1,4 +1,4 @@
-"""Tables of data beside the tests of a folder, in JSON."""
+"""Data beside the tests of a folder: tables in JSON, and golden files that hold whole texts."""
 
 import difflib
 import json

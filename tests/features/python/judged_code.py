@@ -209,6 +209,6 @@ GIVEN: dict[str, Any] = {
 
 @judge
 def gives(trace: Trace) -> bool:
-    """Give a result of any type, whatever that is."""
+    """Return the result that the trace names, of any type."""
     result = GIVEN[said(trace, "do")]
     return result() if callable(result) else result

@@ -164,8 +164,7 @@ def divide(demand: Demand) -> tuple[Demand, Demand]:
 
 def add_up(demand: Demand) -> list[float]:
     """Add up a demand over its priorities."""
-    parts = [*demand.values()] or [[0.0] * (2 * BINS)]
-    return [*parts[0]] if len(parts) == 1 else [*map(sum, zip(*parts, strict=True))]
+    return [*map(sum, zip(*demand.values(), strict=True))] or [0.0] * (2 * BINS)
 
 
 def divide_by_priority(demand: Demand, now: float, amount: float) -> dict[int, float]:
