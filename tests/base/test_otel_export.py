@@ -253,8 +253,7 @@ def test_metrics_count_each_once(
     keyspace.send(*numbered(5))
     lose_answers_to(proxy, exporter, "_read")
     assert [fail(), run()] == [(10, 5), (15, 0)], "what was read"
-    bodies = (b"[" * 100_000, b'{"details":' + b"[" * 5_000, b"\xff\xfe", b"{}")
-    for body in bodies:
+    for body in (bodies := (b"[" * 100_000, b'{"details":' + b"[" * 5_000, b"\xff\xfe", b"{}")):
         keyspace.client.xadd(keyspace.keys.verdicts, {"v": "1", "j": body})
     keyspace.send(make_verdict(1))
     assert run() == (16, 0), "an entry that cannot be read holds up nothing"
@@ -270,9 +269,19 @@ def test_metrics_count_each_once(
     keyspace.send(*numbered(5))
     lose_answers_to(proxy, exporter, "acknowledge")
     fail()
-    later = time.monotonic() + exporter.stale_ms / 1000
-    monkeypatch.setattr(time, "monotonic", lambda: later)
+    clock = time.monotonic() + exporter.stale_ms / 1000
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
     assert run()[0] == 17, "others may have counted them meanwhile"
+    keyspace.send(*numbered(5))
+    lose_answers_to(proxy, exporter, "_read")
+    fail()
+    clock += 0.6 * exporter.stale_ms / 1000
+    lose_acknowledgement(exporter)
+    fail()
+    group = (keyspace.keys.verdicts, "metrics")
+    keyspace.client.xack(*group, *(row["message_id"] for row in keyspace.client.xpending_range(*group, "-", "+", 5)))
+    clock += 0.5 * exporter.stale_ms / 1000
+    assert run()[0] == 17, "a worker that claims by the time of the first reading counted them"
 
 
 def grow_old(keyspace: Keyspace) -> None:

@@ -44,6 +44,7 @@ class ExportConsumer(ServiceThread):
         self._consumer = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._next_claim = 0.0
         self._answer_lost = False
+        self.asked_at = 0.0  # Monotonic time from which on Redis may have assigned the entries under delivery.
         self._drop_counter = partial(metrics.export_dropped.labels, self.exporter)
         for reason in self.drop_reasons:
             self._drop_counter(reason)
@@ -62,6 +63,7 @@ class ExportConsumer(ServiceThread):
 
     def run_once(self) -> None:
         """Read once and deliver all of it; then let entries gather. A stop ends that pause with a last read."""
+        self._begin_to_ask()
         stale = self._read_own_pending()
         if time.monotonic() >= self._next_claim:
             self._next_claim = time.monotonic() + 5.0
@@ -97,7 +99,13 @@ class ExportConsumer(ServiceThread):
         names = (self._store.keys.verdicts,)
         return int(self._store.run("keep", names, (self.exporter, self._consumer, *entry_ids)))
 
+    def _begin_to_ask(self) -> None:
+        # Entries of a lost answer were assigned then, also when they are read again.
+        if not self._answer_lost:
+            self.asked_at = time.monotonic()
+
     def _read(self, block_ms: int) -> list[Entry]:
+        self._begin_to_ask()
         self._answer_lost = True
         entries = self._store.read_group(
             self._store.keys.verdicts, self.exporter, self._consumer, count=self.read_count, block_ms=block_ms

@@ -229,7 +229,7 @@ class PrometheusExporter(ExportConsumer):
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         """Acknowledge, then count: only the worker whose acknowledgement was the first counts an entry."""
-        self._unanswered = _Unanswered(entries, time.monotonic() + self.stale_ms / 1000 - _MARGIN_S)
+        self._unanswered = _Unanswered(entries, self.asked_at + self.stale_ms / 1000 - _MARGIN_S)
         self._acknowledge_and_count()
 
     def _acknowledge_and_count(self, *, is_repeated: bool = False) -> None:
