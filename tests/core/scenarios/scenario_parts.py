@@ -27,7 +27,7 @@ from judges.core.verdict import Verdict
 from judges.models.request_options import MAX_EXTRA
 from worker.base.accounting import Account
 
-__all__ = ["MINUTE_S", "Scenario", "SteadyLoad", "answers", "patient"]
+__all__ = ["MINUTE_S", "SCALE", "Scenario", "SteadyLoad", "answers", "patient"]
 
 SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_SCENARIO_SCALE", "1/20")))
 MINUTE_S: Final = 60 * SCALE
