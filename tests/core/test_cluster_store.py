@@ -1,10 +1,8 @@
 """What the store sends to a Redis Cluster and behind sentinels, while slots move and masters change."""
 
 import itertools
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from operator import methodcaller
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from redis import Redis
 from redis.crc import key_slot
 from support.cluster import Cluster, Node, running_cluster
 from support.processes import wait_until
+from support.proxy import Proxy
 from support.redis_kinds import Watched, watched
 from support.stages import IngestHarness, make_traces, three_partitions
 
@@ -49,38 +48,6 @@ def writes(store: Store, name: str) -> bool:
 def stands_at(port: int, name: str) -> bool:
     with Redis(port=port) as client:
         return bool(client.exists(name))
-
-
-class MovingName:
-    """A port that leads to one server or another, as a name in DNS does; connections stay where they were made to."""
-
-    def __init__(self, target: EmbeddedRedis) -> None:
-        self.target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._open = [self._listener]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        for each in self._open:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self.target.port))
-                self._open += [near, far]
-                for pair in ((near, far), (far, near)):
-                    threading.Thread(target=_relay, args=pair, daemon=True).start()
-
-
-def _relay(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
 
 
 class Move:
@@ -263,15 +230,13 @@ def test_writes_follow_when_the_master_dies(servers: Watched) -> None:
 @pytest.mark.faults
 def test_a_name_that_moved_is_asked_again_when_the_old_master_takes_no_writes(servers: Watched) -> None:
     """Connections to the demoted master were kept, and every write failed until somebody restarted the worker."""
-    name = MovingName(servers.first)
-    store = Store(f"redis://127.0.0.1:{name.port}/0", Keys())
-    try:
+    with (
+        Proxy(servers.first.port) as name,
+        closing(Store(f"redis://127.0.0.1:{name.port}/0", Keys())) as store,
+    ):
         assert writes(store, "before")
         servers.fail_over()
         wait_until(lambda: not writes(store, "between"), what="the old master to refuse")
-        name.target = servers.second
+        name.target_port = servers.second.port  # connections stay where they were made to
         wait_until(lambda: writes(store, "after"), what="a write to be taken")
         assert stands_at(servers.second.port, "after")
-    finally:
-        store.close()
-        name.close()

@@ -14,7 +14,7 @@ from worker.core.queue.leases import Leases
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry import health as presence
 from worker.core.telemetry.backlog import Backpressure, Bounds
-from worker.core.telemetry.health import Heartbeat, Readiness, flow_positions, flows, live_workers
+from worker.core.telemetry.health import Heartbeat, flow_positions, flows, live_workers
 from worker.core.telemetry.metrics import Metrics
 
 TRACE = {"trace_id": "a", "service": "shop", "output": "o"}
@@ -129,27 +129,6 @@ def test_marks_of_readers_are_what_they_have_not_read(keyspace: Keyspace) -> Non
     exports = [("export:metrics", "export"), ("export:otel", "export")]
     assert [(name, role) for name, role, *_ in own] == [("ingest", "ingest"), *exports]
     assert [name for name, *_ in flows(("judge",), {"metrics": "export"}, ("a", "b"))] == ["judge:a", "judge:b"]
-    keyspace.next_case("a connected reader that reads nothing turns unready within 60 s")
-    seconds = iter(range(1000))
-    now = [0.0]
-    readiness = Readiness(clock=lambda: now[0])
-    for flow in flows(("ingest",), {"metrics": "export"}, ()):
-        readiness.add_flow(flow)
-
-    def ready_after(passed_s: int) -> bool:
-        for _ in range(passed_s):
-            now[0] = float(next(seconds))
-            readiness.update(at(keyspace))
-        return readiness.role("ingest").ready
-
-    assert ready_after(100), "nothing waits"
-    keyspace.add(TRACE)
-    keyspace.add(TRACE)
-    keyspace.read(1)
-    assert ready_after(50)
-    assert not ready_after(10), "not ready at 60"
-    keyspace.read()
-    assert ready_after(1)
 
 
 def test_a_heartbeat_counts_for_ten_seconds_and_then_goes(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,21 +215,6 @@ def test_maintenance_reports_waiting_and_parked_batches_and_what_they_hold_up(ke
     sizes = keyspace.waiting()
     assert not Keeper(keyspace, bound=max(sizes.values())).turn().paused
     assert Keeper(keyspace, bound=max(sizes.values()) - 1).turn().paused
-    keyspace.next_case("a slow model is shed only once it has been dead for a while")
-    leave_work(keyspace)
-    here = {MODEL: 0.0, OTHER: 0.0}
-    keeper = Keeper(keyspace, lambda: here)
-    bounds = []
-    for here[MODEL] in (0.0, 2.0, 9.9, 10.0, 0.0):
-        bounds.append(keeper.turn())
-    shed = [False, False, False, True, False]
-    assert bounds == [Bounds(paused=True, shed=frozenset({MODEL} if is_shed else ())) for is_shed in shed]
-    keyspace.next_case("ingest resumes when no batch waits")
-    batch_id = keyspace.add_batch()
-    keeper, leases = Keeper(keyspace), Leases(keyspace.store, tries_ttl_s=60)
-    assert keeper.turn().paused
-    leases.finish(batch_id, MODEL)
-    assert not keeper.turn().paused
 
 
 def test_a_slow_model_pauses_ingest_and_a_dead_one_over_the_bound_is_shed() -> None:
