@@ -333,17 +333,6 @@ def test_a_producers_traces_count_as_published_when_sent_bare_ones_when_read(key
         ("producer_published_total", f"service={name}"): count for name, count in zip("abc", (2, 3, 1), strict=True)
     }
     assert published(chosen) == by_service
-    keyspace.next_case("traces after a report with drops count as published at once")
-    chosen = IngestHarness(keyspace)
-    keyspace.append("p1", make_traces(range(4)))
-    keyspace.report("p1", 10, buffer_full=6)
-    chosen.process()
-    keyspace.append("p1", make_traces(range(4, 9)))
-    for unread in (5, 0):
-        account = read_account(keyspace.store)
-        assert (account.published, account.dropped, account.unread, account.lost) == (15, 6, unread, 0)
-        chosen.process()
-    assert keyspace.accounting()["published"] == 15
     keyspace.next_case("reports and unreadable entries of producers unbalance nothing")
     report = {"producer": "forged", "seq": 1, "service": "shop", "published": 3, "accepted": 3, "dropped": {}}
     keyspace.add(report, kind="r")

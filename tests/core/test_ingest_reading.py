@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from support.judging import refuse
 from support.processes import PATIENCE_S, wait_until
 from support.stages import (
     IngestHarness,
@@ -31,12 +32,8 @@ from worker.core.storage import client as store_module
 from worker.core.storage import group_reader
 from worker.core.storage.client import Entry, Store, StoreError
 from worker.core.storage.group_reader import GroupReader
-from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
+from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.metrics import Metrics
-
-
-def refuse(*_: Any) -> None:
-    raise StoreError("Redis does not answer (ConnectionError)")
 
 
 def account(keyspace: Keyspace, names: str) -> tuple[int, ...]:
@@ -44,7 +41,7 @@ def account(keyspace: Keyspace, names: str) -> tuple[int, ...]:
     return tuple(getattr(read, name) for name in names.split())
 
 
-def publish(keyspace: Keyspace, first: int, last: int) -> None:
+def add(keyspace: Keyspace, first: int, last: int) -> None:
     for trace in make_traces(range(first, last)):
         keyspace.add(trace)
 
@@ -124,14 +121,6 @@ def test_entries_of_dead_readers_are_taken_over(keyspace: Keyspace, monkeypatch:
     keyspace.client.xclaim(keyspace.keys.traces, INGEST_GROUP, "rival", minute_ms, ids[:2])
     claimed = keyspace.store.claim_stale(keyspace.keys.traces, INGEST_GROUP, "successor", idle_ms=minute_ms, count=10)
     assert [entry_id for entry_id, _ in claimed] == ids[2:]
-    keyspace.next_case("entries that are gone")
-    keyspace.append("p1", make_traces(range(5)))
-    entries = keyspace.read()
-    keyspace.client.xtrim(keyspace.keys.traces, maxlen=2, approximate=False)
-    chosen.process([(entry_id, None) for entry_id, _ in entries[:3]] + entries[3:])
-    counted = {"cut_off": 3, "sampled": 2, "read": 2, "arrived": 2}
-    assert (keyspace.counted(*counted), keyspace.pending()) == (counted, 0)
-    assert account(keyspace, "published cut_off sampled lost") == (5, 3, 2, 0)
     keyspace.next_case("past the bound of waiting work nothing is read")
     monkeypatch.setattr(ingest_module, "_PRESSURE_PAUSE_S", 0.001)
     chosen = IngestHarness(keyspace, max_waiting_bytes=1000)
@@ -318,16 +307,16 @@ def test_ingest_goes_on_where_it_was_when_its_group_is_destroyed(keyspace: Keysp
     for how, numbers in (("group", 5), ("stream", 2)):
         keyspace.next_case(how)
         chosen = IngestHarness(keyspace)
-        publish(keyspace, 0, 5)
+        add(keyspace, 0, 5)
         chosen.process()
-        publish(keyspace, 5, 8)
+        add(keyspace, 5, 8)
         held = keyspace.read(count=3)
         if how == "group":
             keyspace.client.xgroup_destroy(keyspace.keys.traces, INGEST_GROUP)
         else:
             keyspace.client.delete(keyspace.keys.traces)
         chosen.process(held)  # what was in its hands: nobody knows of it any more
-        publish(keyspace, 8, 10)
+        add(keyspace, 8, 10)
         entries = read_again(keyspace)
         assert len(entries) == numbers
         chosen.process(entries)
@@ -370,7 +359,6 @@ def test_ingest_goes_on_where_it_was_when_its_group_is_destroyed(keyspace: Keysp
 
 def test_an_ingest_that_is_set_back_counts_no_trace_twice(keyspace: Keyspace) -> None:
     rules = (Rule(name="some", judges=("safety",), where=Where(environment=("prod",))),)
-    keys = keyspace.keys
 
     def send(producer: str | None, first: int, last: int) -> None:
         environments = ("test", "prod")
@@ -390,7 +378,7 @@ def test_an_ingest_that_is_set_back_counts_no_trace_twice(keyspace: Keyspace) ->
         send(producer, 0, 60)
         take()
         back = published(keyspace)[place] if place else "0"
-        keyspace.client.xgroup_setid(keys.traces, INGEST_GROUP, back)
+        keyspace.client.xgroup_setid(keyspace.keys.traces, INGEST_GROUP, back)
         before = samples(chosen.metrics)
         take()
         assert samples(chosen.metrics) == before
@@ -398,7 +386,7 @@ def test_an_ingest_that_is_set_back_counts_no_trace_twice(keyspace: Keyspace) ->
         send(producer, 60, 70)
         held = keyspace.read(count=4, consumer="slow")
         take()
-        keyspace.client.xgroup_setid(keys.traces, INGEST_GROUP, "0")
+        keyspace.client.xgroup_setid(keyspace.keys.traces, INGEST_GROUP, "0")
         again = keyspace.read(count=20)
         chosen.process(held)
         chosen.process(again)
@@ -407,15 +395,6 @@ def test_an_ingest_that_is_set_back_counts_no_trace_twice(keyspace: Keyspace) ->
         assert account(keyspace, "published lost duplicate unread sampled no_rule") == (75, 0, 0, 0, 37, 38)
         assert keyspace.measure(report_cuts=True).traces[:2] == (0, 0)
         assert keyspace.pending() == 0
-    keyspace.next_case("a monitor of another server")
-    keys = keyspace.keys
-    names = (keys.verdicts, keys.account_all, keys.groups)
-    keyspace.store.make_group(keys.verdicts, MONITOR_GROUP)
-    for last in (keyspace.send(*map(make_verdict, range(5)))[-1], keyspace.send(make_verdict(5))[-1]):
-        for _ in range(2):
-            keyspace.store.run("pass_group", names, (MONITOR_GROUP, last))
-            keyspace.client.xgroup_setid(keys.verdicts, MONITOR_GROUP, "0")
-    assert keyspace.accounting()[f"exported:{MONITOR_GROUP}"] == 6
 
 
 def make_sums(settings: Settings, store: Store, metrics: Metrics) -> QualitySums:
@@ -437,11 +416,11 @@ def test_an_exporter_that_is_set_back_counts_no_verdict_twice(
     metrics = Metrics(settings := settings_of(keyspace))
     reader, group = make(settings, keyspace.store, metrics), exporter.exporter
     reader.prepare()
-    for round_ in range(4):
+    for round_ in range(3):
         keyspace.send(*(make_verdict(number) for number in range(50 * round_, 50 * round_ + 50)))
         reader.run_once()
         counted, before = samples(metrics), sums()
-        if round_ == 2:
+        if round_ == 1:
             # A worker that starts after it.
             reader = make(settings, keyspace.store, Metrics(settings))
             reader.prepare()
@@ -449,8 +428,8 @@ def test_an_exporter_that_is_set_back_counts_no_verdict_twice(
         keyspace.client.xgroup_setid(keyspace.keys.verdicts, group, "0")
         reader.run_once()
         reader.run_once()
-        if round_ < 2:
+        if round_ == 0:
             assert samples(metrics) == counted
         assert sums() == before
-    assert keyspace.accounting()[f"exported:{group}"] == 200
+    assert keyspace.accounting()[f"exported:{group}"] == 150
     assert keyspace.measure(groups=(group,), report_cuts=True).outbox[group][:2] == (0, 0)

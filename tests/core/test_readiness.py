@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import Program, wait_until
+from support.scrape import ACCEPT, parse
 
 from worker.base.embedded import EmbeddedRedis
 from worker.core.telemetry.health import Flow, Pulse, Readiness, RoleState, live_workers
@@ -23,6 +23,12 @@ AtRedis = Callable[[str], Pipeline]
 ROLES = ["ingest", "judge", "export", "monitor"]
 SAID_AFTER_S = 10
 TOKEN = "metrics-t0ken"  # noqa: S105 - nobody's
+IMPATIENT = """
+from worker.core.telemetry.health import Readiness
+Readiness.__init__.__kwdefaults__["stalled_s"] = 20.0  # a known cause counts after a fifth of it
+from worker.cli import main
+main(["worker"])
+"""
 CLIENT = httpx.Client(timeout=30, trust_env=False, verify=False)  # noqa: S501 - HTTP alone, and asked very often
 
 
@@ -105,9 +111,6 @@ def test_a_role_is_ready_while_it_makes_progress_or_pauses_on_purpose() -> None:
     assert worker.state.ready
     assert worker.pass_seconds(30, "5-0").state == "ready", "a while to begin reading again"
     assert worker.pass_seconds(40, "5-0").state == "stalled"
-    worker = RoleWorker()
-    seconds = [worker.pass_seconds(1, "5-0").seconds for _ in range(20)]
-    assert all(later - earlier == 1 for earlier, later in pairwise(seconds))
     clock = Clock()
     readiness = Readiness(stalled_s=0.6, clock=clock)
     readiness.watch("reader", "ingest", Thread(clock))
@@ -165,17 +168,25 @@ def test_a_role_says_in_a_word_why_it_is_not_ready() -> None:
     assert registry.get_sample_value("ready", {"role": "ingest"}) == 0
 
 
-def test_a_worker_is_ready_within_seconds_and_stays_ready_without_work(pipeline: Pipeline) -> None:
-    worker = pipeline.worker()
+def test_a_worker_is_ready_within_seconds_and_stays_ready_without_work(pipeline: Pipeline, tmp_path: Path) -> None:
+    """Its metrics require the token, and the probes do not."""
+    secret = tmp_path / "token"
+    secret.write_text(f"{TOKEN}\n", encoding="utf-8")
+    worker = pipeline.worker(wait=False, metrics_token_file=str(secret), metrics_host="0.0.0.0")  # noqa: S104 - any
+    worker.program.wait_for("worker started")
     wait_until(lambda: is_ready(worker), what="the worker to be ready")
     assert get(worker, "/healthz").text == "alive\n"
     assert [(role["role"], role["state"]) for role in roles(worker)] == [(role, "ready") for role in ROLES]
     log_lines = get(worker, "/readyz").text.splitlines()
     assert [line.split(", ")[0] for line in log_lines] == [f"{role} ready" for role in ROLES]
-    assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [1, 1, 1, 1]
+    replies = [get(worker, "/metrics", accept=ACCEPT, authorization=each) for each in ("", "Bearer another")]
+    assert [reply.status_code for reply in replies] == [401, 401]
+    page = parse(get(worker, "/metrics", accept=ACCEPT, authorization=f"Bearer {TOKEN}").text)
+    assert [page.value("tracejudge_ready", role=role) for role in ROLES] == [1, 1, 1, 1]
     pipeline.publish(make_traces(10))
     pipeline.settled(10)
     assert is_ready(worker)
+    assert not [word for word in (TOKEN, "another", "without credentials") if word in worker.program.output]
 
 
 def test_doctor_finds_nothing_broken_with_an_idle_worker(at_redis: AtRedis, tmp_path: Path, stack: ExitStack) -> None:
@@ -195,14 +206,25 @@ def test_doctor_finds_nothing_broken_with_an_idle_worker(at_redis: AtRedis, tmp_
 
 
 @pytest.mark.slow("waits until roles count as not ready")
-def test_without_redis_a_worker_is_alive_and_not_ready_until_it_is_back(at_redis: AtRedis) -> None:
+def test_a_receiver_or_a_redis_that_is_down_is_reported_and_the_worker_is_alive(
+    at_redis: AtRedis, otlp: OtlpReceiver
+) -> None:
     with EmbeddedRedis() as server:
-        worker = at_redis(server.url).worker()
+        otlp.close()
+        pipeline = at_redis(server.url)
+        worker = pipeline.worker("-c", IMPATIENT, otlp_endpoint=otlp.endpoint)
         wait_until(lambda: is_ready(worker), what="the worker to be ready")
+        pipeline.publish(make_traces(3))
+        wait_until(lambda: not is_ready(worker), what="the worker to notice the receiver")
+        states = {role["role"]: (role["state"], role["why"]) for role in roles(worker)}
+        assert states["ingest"] == states["judge"] == ("ready", "")
+        assert states["export"][0] == "stalled"
+        assert states["export"][1].startswith("export-otel: receiver does not answer for ")
+        otlp.start()
+        wait_until(lambda: is_ready(worker), what="the worker to be ready again")
         server.kill()
-        wait_until(lambda: not is_ready(worker), what="the worker to notice")
-        assert get(worker, "/healthz").status_code == 200
         wait_until(lambda: {role["state"] for role in roles(worker)} == {"stalled"}, what="all roles to notice")
+        assert [get(worker, path).status_code for path in ("/readyz", "/healthz")] == [503, 200]
         assert all("Redis does not answer" in role["why"] for role in roles(worker))
         assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [0, 0, 0, 0]
         server.restart()
@@ -219,21 +241,6 @@ def test_a_worker_that_never_reached_redis_is_alive_and_not_ready(at_redis: AtRe
         assert (get(worker, "/readyz").status_code, get(worker, "/healthz").status_code) == (503, 200)
 
 
-@pytest.mark.slow("waits until roles count as not ready")
-def test_a_receiver_that_is_down_is_reported(pipeline: Pipeline, otlp: OtlpReceiver) -> None:
-    otlp.close()
-    worker = pipeline.worker(otlp_endpoint=otlp.endpoint)
-    wait_until(lambda: is_ready(worker), what="the worker to be ready")
-    pipeline.publish(make_traces(3))
-    wait_until(lambda: not is_ready(worker), what="the worker to notice")
-    states = {role["role"]: (role["state"], role["why"]) for role in roles(worker)}
-    assert states["ingest"] == states["judge"] == ("ready", "")
-    assert states["export"][0] == "stalled"
-    assert states["export"][1].startswith("export-otel: receiver does not answer for ")
-    otlp.start()
-    wait_until(lambda: is_ready(worker), what="the worker to be ready again")
-
-
 @pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_a_worker_reports_its_own_roles_and_is_ready_with_paused_ingest(pipeline: Pipeline) -> None:
     worker = pipeline.worker(roles="ingest", max_waiting_bytes=1)
@@ -243,14 +250,3 @@ def test_a_worker_reports_its_own_roles_and_is_ready_with_paused_ingest(pipeline
         pipeline.publish(make_traces(5, first=first))
     wait_until(lambda: roles(worker)[0]["state"] == "paused", what="reading to pause")
     assert is_ready(worker)
-
-
-def test_metrics_require_the_token_and_probes_do_not(pipeline: Pipeline, tmp_path: Path) -> None:
-    secret = tmp_path / "token"
-    secret.write_text(f"{TOKEN}\n", encoding="utf-8")
-    worker = pipeline.worker(wait=False, metrics_token_file=str(secret), metrics_host="0.0.0.0")  # noqa: S104 - any
-    worker.program.wait_for("worker started")
-    tokens = {"": 401, "Bearer another": 401, f"Bearer {TOKEN}": 200}
-    assert {token: get(worker, "/metrics", authorization=token).status_code for token in tokens} == tokens
-    assert get(worker, "/healthz").status_code == 200
-    assert not [word for word in (TOKEN, "another", "without credentials") if word in worker.program.output]
