@@ -1,7 +1,6 @@
 """Judging on a real Redis: every evaluation is asked for as often as it must, and ends once."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from structlog.testing import capture_logs
+from support.fixtures import one_redis
 from support.judging import (
     HOUR_S,
     MODEL,
@@ -27,8 +27,8 @@ from support.judging import (
     letters,
     output,
     ready,
+    verdicts,
 )
-from support.processes import wait_until
 from support.stages import Keyspace
 
 from judges.core.judge import Judge, Reading
@@ -46,6 +46,7 @@ DEAR = ModelSettings(provider="scripted", model="other", price=Price(input=500.0
 GONE = ModelSettings(provider="scripted", model="gone")
 ONLY_OURS = frozenset({"scripted"})
 OLD_S = 7 * HOUR_S
+any_redis_server = one_redis
 PASS = Reading((Score("safety", 1.0),))
 READS = {"mine": {"instructions": "Read {{ trace }}. Is {{ outputs }} borne out?", "max_rounds": 3}}
 LOOK = Step(tool_calls=(ToolCall("look", "get_trace_info", "{}"),))
@@ -122,15 +123,15 @@ def test_a_task_returns_its_counts_and_a_verdict_holds_all_that_is_known(
     worker.judging._started = False  # as before its thread runs
     worker.sweep()
     assert (len(ready(keyspace)), worker.judged_texts) == (1, [])
-    keyspace.next_case("a verdict holds trace, user, judge and cost")
+    keyspace.next_case("a verdict holds trace, judge and cost")
     (batch_id,) = choose(keyspace, 1)
     ((item,),) = (batch.items for batch in keyspace.batches().values())
-    began, length = time.time(), len(YES)
+    began = time.time()
     new_worker().run(batch_id)
-    (verdict,) = (msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j"))
-    assert began <= verdict.started_at <= time.time()
+    (verdict,) = verdicts(keyspace)
     (call,) = verdict.calls
-    assert verdict == Verdict(
+    assert began <= verdict.started_at <= time.time()
+    expected = Verdict(
         evaluation_id=item.evaluations[0].id,
         outcome="scored",
         scores=(Score("safety", 1.0, 1.0, "yes", passed=True),),
@@ -144,12 +145,13 @@ def test_a_task_returns_its_counts_and_a_verdict_holds_all_that_is_known(
         judge_model="scripted",
         input_tokens=length,
         output_tokens=length,
-        cost_usd=pytest.approx(3 * length / 1e6),
+        cost_usd=verdict.cost_usd,
         attempts=1,
         calls=(Call(call.started_at, call.duration_s, "ok", length, length, None, "scripted", "stop"),),
         started_at=verdict.started_at,
         duration_s=verdict.duration_s,
     )
+    assert (verdict, verdict.cost_usd) == (expected, pytest.approx(3 * length / 1e6))
     keyspace.next_case("the setting chooses which verdicts are logged")
     judges = scoring(lambda text: Reading((Score("safety", 1.0, passed=text[-2] not in "147"),)))
     for first, which, logged in ((0, "all", 3), (3, "failed", 1), (6, "none", 0)):
@@ -251,9 +253,6 @@ def test_an_error_of_a_judge_or_of_ours_parks_its_evaluation_and_quotes_nothing(
         assert (judged(keyspace), holders(keyspace)) == (ids(0, 2), {batch_id: "parked"})
         assert (read_account(keyspace.store).waiting, output(1) in str(lines)) == (1, False)
         assert keyspace.leases()[batch_id] == keyspace.soon(60, growth=1.0)
-        if error is KeyError:
-            assert [line["error"] for line in lines if line["event"] == "unexpected error"] == ["KeyError"]
-            assert [line["reasons"] for line in lines if line["event"] == "batch parked"] == [["internal_error"]]
         new_worker().sweep_due(scored=3)
 
     def break_down(*_: Any, **__: Any) -> None:
@@ -291,7 +290,7 @@ def test_calls_of_all_tries_of_an_exploration_count(keyspace: Keyspace, new_work
     keyspace.next_case("an outage before the first answer")
     worker = new_worker(AWAY, judges=judges)
     worker.run(*choose(keyspace, 1, judges=READS, rules=rules))
-    for _ in range(30):
+    for _ in range(10):
         worker.sweep_due()
     assert keyspace.outbox("j") == []
     new_worker(LOOK, YES, judges=judges).sweep_due(scored=1)
@@ -351,30 +350,17 @@ def test_work_for_a_model_that_nobody_has_any_more_ends(keyspace: Keyspace, new_
         assert (keyspace.batches(), letters(keyspace), holders(keyspace)) == (before, {}, {})
     keyspace.next_case("own batches before the first exchange")
     choose(keyspace, 5, batch_size=1, age_s=OLD_S)
-    worker = new_worker(batch_size=1, configured_models=frozenset[str], limit=1)
-    worker.model.answers.clear()
-    worker.look()
-    worker.rest()
-    assert worker.judging.held == 2, "as many as there is capacity for"
-    worker.end(scored=5)
+    new_worker(batch_size=1, configured_models=frozenset[str], limit=1).sweep(scored=5)
 
 
-def test_judging_tells_whether_its_loop_lives_and_where_there_is_capacity(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_judging_tells_where_there_is_capacity(keyspace: Keyspace, new_worker: Workers) -> None:
     batch_ids = choose(keyspace, 4, batch_size=1)
     worker = new_worker(batch_size=1, limit=1)
-    judging = worker.judging
-    assert (judging.capacity(), judging.pulse.has_ended) == ({"scripted": True}, False)
-    with monkeypatch.context() as fallen:
-        fallen.setattr(judging.loop, "_thread", threading.Thread())
-        assert judging.pulse.has_ended, "unasked"
-    worker.model.hung = {output(number) for number in range(4)}
-    worker.wake(batch_ids[0])
-    wait_until(lambda: judging.held == 2, what="the slots to be taken")
-    assert judging.capacity() == {"scripted": False}
-    judging.stop(0)
-    assert not judging.pulse.has_ended, "it was stopped"
+    assert (worker.judging.capacity(), worker.judging.pulse.has_ended) == ({"scripted": True}, False)
+    worker.begin(batch_ids[0])
+    assert (worker.judging.held, worker.judging.capacity()) == (2, {"scripted": False})
+    worker.judging.stop(0)
+    assert not worker.judging.pulse.has_ended, "it was stopped"
     shut = new_worker()
     shut.limits.blocked_for_s = 5.0
     assert shut.judging.capacity() == {"scripted": False}
