@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import msgspec
@@ -16,8 +15,8 @@ from support import replies
 from support.endpoint import ChatEndpoint
 from support.loopback import LoopbackServer
 from support.otlp import OtlpReceiver
-from support.pipeline import Pipeline, make_traces
-from support.processes import Program, free_port, wait_until
+from support.pipeline import Pipeline, make_traces, model_at
+from support.processes import free_port, wait_until
 
 GROUNDED = [{"name": "grounded", "judges": ["groundedness"]}]
 SAID = "Project proj_1 may not use this model"
@@ -64,21 +63,10 @@ class HttpProxy(LoopbackServer):
             raise web.HTTPBadGateway from None
 
 
-def models(base_url: str, **settings: Any) -> dict[str, Any]:
-    return {"default": {"provider": "openai", "base_url": base_url, "model": "judge-1"} | settings}
-
-
-def command(stack: ExitStack, folder: Path, pipeline: Pipeline, *arguments: str, **settings: Any) -> Program:
-    options = {"redis_url": pipeline.redis_url, "prefix": pipeline.prefix, **settings}
-    written = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
-    env = {f"TRACEJUDGE_{name.upper()}": value for name, value in written.items()}
-    return stack.enter_context(Program("-m", "worker.cli", *arguments, folder=folder, env=env))
-
-
 def test_calls_run_concurrently_within_the_limit_of_the_model(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     hold = replies.Hold()
     endpoint.behaviour = replies.held(hold, replies.slow(0.05))
-    worker = pipeline.worker(rules=GROUNDED, models=models(endpoint.base_url, max_in_flight=7))
+    worker = pipeline.worker(rules=GROUNDED, models={"default": model_at(endpoint.base_url, max_in_flight=7)})
     pipeline.publish(make_traces(100))
     wait_until(lambda: endpoint.in_flight == 7, what="as many calls as may be under way")
     hold.release()
@@ -93,7 +81,7 @@ def test_an_invalid_answer_is_unscored_with_its_reason_not_zero(pipeline: Pipeli
     """Tokens and cost of valid ones are counted, and a trace that is too long causes no call."""
     usual = replies.yes_no(usage=replies.Usage(prompt_tokens=1000, completion_tokens=100))
     settings = {"price": {"input": 2.0, "output": 10.0}, "max_input_tokens": 2000}
-    worker = pipeline.worker(rules=GROUNDED, models=models(endpoint.base_url, **settings))
+    worker = pipeline.worker(rules=GROUNDED, models={"default": model_at(endpoint.base_url, **settings)})
     rows = dict(enumerate(UNREADABLE, 10))
 
     def number_of(call: replies.Call) -> int:
@@ -124,7 +112,6 @@ def test_judge_calls_doctor_and_otlp_use_the_proxy(
     endpoint: ChatEndpoint,
     otlp: OtlpReceiver,
     stack: ExitStack,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     judge, receiver = stack.enter_context(HttpProxy(endpoint)), stack.enter_context(HttpProxy(otlp))
@@ -133,21 +120,22 @@ def test_judge_calls_doctor_and_otlp_use_the_proxy(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
     through = f"http://user:s3cret-word@127.0.0.1:{judge.port}"
-    settings = {"models": models(f"{NOBODY}/v1"), "rules": GROUNDED, "proxy": through}
+    settings = {"models": {"default": model_at(f"{NOBODY}/v1")}, "rules": GROUNDED, "proxy": through}
     worker = pipeline.worker(**settings)
     pipeline.publish(make_traces(20))
     assert pipeline.settled(20).scored == 20
     assert set(judge.seen) == {("judge.example", basic)}
     assert "s3cret" not in worker.program.output
-    doctor = command(stack, tmp_path, pipeline, "doctor", "--ask", "--json", **settings)
-    doctor.wait(60)
+    doctor = pipeline.command("doctor", "--ask", "--json", **settings)
     parts = {part["name"]: part for part in json.loads(doctor.stdout)["parts"]}
     assert parts["answer of default"]["result"] == "ok", parts
     worker.program.terminate()
     # That of the environment, too; hosts of NO_PROXY are reached directly.
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("HTTP_PROXY", receiver.root_url)
-    pipeline.worker(models=models(endpoint.base_url), rules=GROUNDED, otlp_endpoint="http://otlp.example")
+    pipeline.worker(
+        models={"default": model_at(endpoint.base_url)}, rules=GROUNDED, otlp_endpoint="http://otlp.example"
+    )
     pipeline.publish(make_traces(5, first=20))
     assert pipeline.settled(25).scored == 25
     wait_until(lambda: any(span.name.startswith("evaluate") for span in otlp.spans), what="spans to arrive")
@@ -155,28 +143,21 @@ def test_judge_calls_doctor_and_otlp_use_the_proxy(
 
 
 @pytest.mark.slow("four programs one after the other")
-def test_error_messages_of_the_endpoint_are_shown(
-    pipeline: Pipeline, endpoint: ChatEndpoint, stack: ExitStack, tmp_path: Path
-) -> None:
+def test_error_messages_of_the_endpoint_are_shown(pipeline: Pipeline, endpoint: ChatEndpoint, tmp_path: Path) -> None:
     """In `dead show`, in `evaluate` with the address, and in `doctor`; a web page is no chat endpoint."""
     quotes = f"{SAID}: Parcel 0 holds word0 word1 word2 word3"
     endpoint.behaviour = replies.failing(404, quotes)
-    settings = {"rules": GROUNDED, "models": models(endpoint.base_url)}
+    settings = {"rules": GROUNDED, "models": {"default": model_at(endpoint.base_url)}}
     worker = pipeline.worker(**settings, give_up_after=2, log_level="info")
     pipeline.publish(make_traces(1))
     assert pipeline.settled(1).dead == 1
     assert SAID in worker.program.stderr
     (dead_id,) = pipeline.store.call(lambda client: [raw.decode() for raw in client.hkeys(pipeline.keys.dead)])
-    show = command(stack, tmp_path, pipeline, "dead", "show", dead_id)
-    show.wait(60)
+    show = pipeline.command("dead", "show", dead_id)
     trace = tmp_path / "traces.jsonl"
     trace.write_bytes(msgspec.json.encode(make_traces(1)[0]))
-    evaluate = command(
-        *(stack, tmp_path, pipeline, "evaluate", str(trace), "--judge", "groundedness", "--tries", "1"), **settings
-    )
-    evaluate.wait(60)
-    doctor = command(stack, tmp_path, pipeline, "doctor", "--ask", **settings)
-    doctor.wait(60)
+    evaluate = pipeline.command("evaluate", str(trace), "--judge", "groundedness", "--tries", "1", **settings)
+    doctor = pipeline.command("doctor", "--ask", **settings)
     for program in (show, evaluate, doctor):
         assert SAID in " ".join(program.output.split()), program.output
     assert "word1" not in show.output + evaluate.output, "what is quoted of a trace is taken out"

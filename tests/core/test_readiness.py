@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline, Worker, make_traces
-from support.processes import Program, wait_until
+from support.processes import wait_until
 from support.scrape import ACCEPT, parse
 
 from worker.base.embedded import EmbeddedRedis
@@ -196,9 +196,8 @@ def test_doctor_finds_nothing_broken_with_an_idle_worker(at_redis: AtRedis, tmp_
     wait_until(lambda: is_ready(worker), what="the worker to be ready")
     # Its first heartbeat may be older, with roles that have not started.
     wait_until(lambda: [all(each.roles.values()) for each in live_workers(pipeline.store)] == [True], what="its word")
-    environment = {"TRACEJUDGE_REDIS_URL": server.url, "TRACEJUDGE_PREFIX": pipeline.prefix}
     (tmp_path / "tracejudge.toml").write_text('shift_s = "5s"\n')  # without a file doctor warns
-    doctor = stack.enter_context(Program("-m", "worker.cli", "doctor", "--json", folder=tmp_path, env=environment))
+    doctor = pipeline.command("doctor", "--json")
     assert (doctor.wait(), doctor.stderr) == (0, "")
     parts = {part["name"]: part["result"] for part in json.loads(doctor.stdout)["parts"]}
     assert set(parts.values()) == {"ok"}

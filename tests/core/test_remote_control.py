@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from celery import Celery
 from celery.worker.control import Panel
@@ -16,7 +15,7 @@ from redis import Redis
 from support import replies
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, Worker, make_traces
-from support.processes import PATIENCE_S, Program, free_port, wait_until
+from support.processes import PATIENCE_S, Program, wait_until
 
 from worker.base.embedded import EmbeddedRedis
 
@@ -211,27 +210,14 @@ def test_every_other_command_and_every_other_queue_is_refused(pipeline: Pipeline
     assert worker.program.running
 
 
-@pytest.mark.slow("starts Flower")
-def test_flower_and_a_receiver_of_events_see_the_tasks(
-    pipeline: Pipeline, operator: Operator, endpoint: ChatEndpoint, tmp_path: Path
-) -> None:
+@pytest.mark.slow("a start of a worker")
+def test_a_receiver_of_events_sees_the_tasks(pipeline: Pipeline, operator: Operator, endpoint: ChatEndpoint) -> None:
+    """By these events and by inspection Flower shows them."""
     events: list[dict[str, Any]] = []
-    port = free_port()
-    variables = {
-        "TRACEJUDGE_REDIS_URL": pipeline.redis_url,
-        "TRACEJUDGE_PREFIX": pipeline.prefix,
-        "FLOWER_UNAUTHENTICATED_API": "true",
-    }
-    flower = Program(
-        *("-m", "celery", "-A", "worker", "flower", f"--port={port}", "--address=127.0.0.1"),
-        folder=tmp_path,
-        env=variables,
-    )
-    with flower, operator.app.connection_for_read() as connection:
+    with operator.app.connection_for_read() as connection:
         receiver = operator.app.events.Receiver(connection, handlers={"*": events.append})
         capturing = threading.Thread(target=receiver.capture, kwargs={"limit": None, "timeout": None}, daemon=True)
         capturing.start()
-        wait_until(lambda: _answer(port, "/api/workers") is not None, what="Flower to listen")
         pipeline.worker(task_events="true", **two_models(endpoint))
         wait_until(lambda: events, what="the worker's heartbeat")
         pipeline.publish(make_traces(8))
@@ -240,27 +226,7 @@ def test_flower_and_a_receiver_of_events_see_the_tasks(
         wait_until(lambda: expected_names <= {event["type"] for event in events}, what="the events of tasks")
         receiver.should_stop = True
         capturing.join(PATIENCE_S)
-        tasks = wait_until(lambda: _succeeded(port), what="Flower to know the tasks")
-        assert {task["name"] for task in tasks} == {"tracejudge.judge"}
-        assert any("'scored'" in task["result"] for task in tasks)
-        queues = wait_until(lambda: _active_queues(port), what="Flower's inspection of the worker")
-        assert queues == {operator.queue("first"), operator.queue("second")}
-    assert "Parcel" not in json.dumps(events, default=str) + json.dumps(tasks)
-
-
-def _active_queues(port: int) -> set[str]:
-    # Flower leaves out what a busy worker did not answer in a second: it is asked again.
-    states = (_answer(port, "/api/workers?refresh=true") or {}).values()
-    return {queue["name"] for state in states for queue in state.get("active_queues", ())}
-
-
-def _answer(port: int, path: str) -> Any:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=20).raise_for_status().json()
-    except httpx.HTTPError:
-        return None
-
-
-def _succeeded(port: int) -> list[dict[str, Any]]:
-    tasks = (_answer(port, "/api/tasks") or {}).values()
-    return [task for task in tasks if task["state"] == "SUCCESS" and task["result"] != "None"]
+    assert {event["name"] for event in events if event["type"] == "task-received"} == {"tracejudge.judge"}
+    results = [event["result"] for event in events if event["type"] == "task-succeeded"]
+    assert any("'scored'" in result for result in results)
+    assert "Parcel" not in json.dumps(events, default=str)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 from support.fixtures import one_redis
 from support.judging import (
     HOUR_S,
@@ -35,7 +34,6 @@ from worker.core.judging import fetching as fetching_module
 from worker.core.judging.consumer import Shift
 from worker.core.judging.fetching import PrefetchWindow
 from worker.core.queue.leases import Leases
-from worker.core.runtime.partition import Sweeper
 
 OTHER = ModelSettings(provider="scripted", model="other")
 TWO = {"default": MODEL, "other": OTHER}
@@ -202,9 +200,7 @@ def test_a_dead_or_stuck_event_loop_keeps_no_thread_and_no_lease(
     worker.settle()
 
 
-def test_one_worker_sweeps_at_a_time_and_another_takes_over(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_worker_sweeps_at_a_time_and_another_takes_over(keyspace: Keyspace, new_worker: Workers) -> None:
     workers = [new_worker() for _ in range(2)]
     for worker in workers:
         worker.sweeper.stopping.set()
@@ -221,26 +217,6 @@ def test_one_worker_sweeps_at_a_time_and_another_takes_over(
     workers[1].settle()
     assert workers[1].sweeper.stop(1)
     assert not keyspace.client.exists(keyspace.keys.sweeper)
-    keyspace.next_case("an error ends no sweeper")
-    worker = new_worker()
-    sweeper: Sweeper = worker.sweeper
-    monkeypatch.setattr(sweeper.stopping, "wait", lambda _: None)
-    seen = threading.Event()
-    judge_models = sweeper.leases.judge_models
-
-    def fail_once() -> Any:
-        monkeypatch.setattr(sweeper.leases, "judge_models", judge_models)
-        seen.set()
-        raise KeyError("secret")
-
-    monkeypatch.setattr(sweeper.leases, "judge_models", fail_once)
-    with capture_logs() as lines:
-        choose(keyspace, 1)
-        sweeper.start()
-        assert seen.wait(60)
-        wait_until(lambda: judged(keyspace), what="the verdict")
-        assert sweeper.stop(60)
-    assert "secret" not in str(lines)
 
 
 def test_no_more_is_held_than_there_is_capacity_for(

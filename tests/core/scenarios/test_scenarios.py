@@ -8,9 +8,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -43,9 +42,9 @@ pytestmark = pytest.mark.scenarios
 
 
 @pytest.fixture
-def scenario(pipeline: Pipeline, tmp_path: Path, stack: ExitStack, endpoint: ChatEndpoint) -> Scenario:
+def scenario(pipeline: Pipeline, endpoint: ChatEndpoint) -> Scenario:
     """A scenario with one judge model, `judge`."""
-    return Scenario(pipeline, tmp_path, stack, {"judge": endpoint})
+    return Scenario(pipeline, {"judge": endpoint})
 
 
 @pytest.fixture
@@ -55,11 +54,9 @@ def other_endpoint() -> Iterator[ChatEndpoint]:
 
 
 @pytest.fixture
-def pair(
-    pipeline: Pipeline, tmp_path: Path, stack: ExitStack, endpoint: ChatEndpoint, other_endpoint: ChatEndpoint
-) -> Scenario:
+def pair(pipeline: Pipeline, endpoint: ChatEndpoint, other_endpoint: ChatEndpoint) -> Scenario:
     """A scenario with two judge models, `well` and `ill`; both judge every trace."""
-    return Scenario(pipeline, tmp_path, stack, {"well": endpoint, "ill": other_endpoint})
+    return Scenario(pipeline, {"well": endpoint, "ill": other_endpoint})
 
 
 def begin(scenario: Scenario, endpoint: ChatEndpoint, fault: replies.Behaviour, **settings: Any) -> Worker:
