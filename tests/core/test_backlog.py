@@ -15,12 +15,12 @@ from support.stages import (
     make_trace,
     make_traces,
     make_verdict,
+    read_amounts,
     samples,
     settings_of,
 )
 
 from tracejudge import Trace
-from worker.base.accounting import read_account
 from worker.core.config.settings import Rule
 from worker.core.queue.leases import Leases
 from worker.core.storage.client import Entry
@@ -60,11 +60,6 @@ def cut(keyspace: Keyspace, **caps: Any) -> Position:
 def trim(keyspace: Keyspace, length: int, stream: str | None = None) -> None:
     """Trim a stream as another client does."""
     keyspace.client.xtrim(stream or keyspace.keys.traces, maxlen=length, approximate=False)
-
-
-def account(keyspace: Keyspace, names: str) -> tuple[int, ...]:
-    read = read_account(keyspace.store)
-    return tuple(getattr(read, name) for name in names.split())
 
 
 @pytest.fixture
@@ -111,6 +106,7 @@ def test_the_stream_is_trimmed_by_count_bytes_and_age(keyspace: Keyspace) -> Non
     assert keyspace.measure(max_entries=5000, max_bytes=10 * used).capacity == pytest.approx(600, abs=3)
     assert keyspace.measure(max_entries=10**15, max_bytes=1 << 60).capacity > 10**9
     assert length(keyspace) == 60
+    assert keyspace.measure().bytes["traces"] == pytest.approx(used, rel=0.02)
     keyspace.measure(max_bytes=used // 3)
     assert length(keyspace) == pytest.approx(20, abs=2)
     assert keyspace.client.memory_usage(keyspace.keys.traces) <= used // 3 * 1.1
@@ -153,13 +149,13 @@ def test_entries_trimmed_before_a_group_reads_count_once_as_cut_off(keyspace: Ke
             reader.process()
             cut_off = 30 if by == "age" else 21
             assert [cut(keyspace) for _ in range(3)] == [Position(0, cut_off, 0), DONE, DONE]
-            assert account(keyspace, "cut_off not_sampled unread lost") == (cut_off, 10, 0, 0)
+            assert read_amounts(keyspace, "cut_off not_sampled unread lost") == (cut_off, 10, 0, 0)
     keyspace.next_case("entries that aged out unread are no lag")
     keyspace.append("p1", big(30))
     reader.process(keyspace.read(5))
     assert cut(keyspace, oldest="99999999999999-0") == Position(0, 25, 0)
     assert length(keyspace) == 0
-    assert account(keyspace, "cut_off unread lost") == (25, 0, 0)
+    assert read_amounts(keyspace, "cut_off unread lost") == (25, 0, 0)
     keyspace.next_case("one of many measurements reports a cut")
     keyspace.append("p1", big(50))
     with ThreadPoolExecutor(8) as pool:
@@ -214,7 +210,7 @@ def test_what_is_cut_off_after_a_foreign_trim_or_of_the_dead_is_seen(keyspace: K
     assert behind.lag + behind.newly_cut == 25, "in the midst of the stream some of it is seen later"
     reader.process()
     assert cut(keyspace) == Position(0, 15 - behind.newly_cut, 0)
-    assert account(keyspace, "published cut_off not_sampled lost") == (30, 15, 15, 0)
+    assert read_amounts(keyspace, "published cut_off not_sampled lost") == (30, 15, 15, 0)
     keyspace.next_case("a stream that vanished begins anew")
     keyspace.append("p1", make_traces(range(10)))
     reader.process()
@@ -310,20 +306,6 @@ def test_the_outbox_is_trimmed_by_bytes_and_unsent_verdicts_are_cut_off(keyspace
     assert {group: each[:2] for group, each in backlog.outbox.items()} == {"metrics": (0, 0), "otel": (left, 40 - left)}
     assert backlog.bytes["outbox"] <= used // 4
     assert keyspace.measure(max_outbox_bytes=1).bytes["outbox"] > 0, "the newest one always stays"
-    keyspace.next_case("metrics hold the bytes of each store")
-    metrics = Metrics(settings_of(keyspace))
-    keyspace.append("p1", big(20))
-    send(keyspace, 0, 5)
-    keyspace.client.hset(keyspace.keys.waiting, mapping={"a": 100, "b": 30})
-    keyspace.client.hset(keyspace.keys.dead_refs, "bytes", 77)
-    make_maintenance(keyspace, metrics, groups=("metrics",), max_stream_bytes=10**8, max_dead_bytes=10**7).run_once()
-    values, stores = samples(metrics), ("traces", "outbox", "batches", "dead_letters")
-    traces, outbox, *others = (values["stored_bytes", f"what={what}"] for what in stores)
-    assert traces == pytest.approx(keyspace.client.memory_usage(keyspace.keys.traces), rel=0.02)
-    assert (outbox > 0, others) == (True, [130, 77])
-    assert [values["stored_max_bytes", f"what={what}"] for what in stores] == [10**8, 2**29, 2**28, 10**7]
-    assert values["redis_used_bytes",] > 500_000
-    assert ("redis_max_bytes",) not in values, "0: without a bound"
 
 
 PRODUCERS = st.sampled_from(["p1", "p2"])
@@ -395,4 +377,4 @@ def test_each_entry_is_read_or_cut_off_and_reported_once_in_any_order(
     accounting = keyspace.counted("read", "cut_off")
     assert accounting["read"] + accounting["cut_off"] == play.came
     assert (play.told, keyspace.measure().traces.lag) == (accounting["cut_off"], 0)
-    assert account(keyspace, "unread lost") == (0, 0)
+    assert read_amounts(keyspace, "unread lost") == (0, 0)

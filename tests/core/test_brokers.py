@@ -1,4 +1,4 @@
-"""Brokers: another one, one with TLS, one behind sentinels, RabbitMQ, one that hangs, and none at all.
+"""Brokers: one with TLS, one behind sentinels, RabbitMQ, one that hangs, and none at all.
 
 Batches wait in Redis, and nothing is judged outside a Celery task: without its broker a worker judges nothing, loses
 nothing, and goes on within seconds of the broker's return. Notifications leave in a thread of their own: one for all
@@ -100,24 +100,6 @@ def _is_quiet(endpoint: ChatEndpoint) -> bool:
     came = len(endpoint.calls)
     time.sleep(0.5)
     return len(endpoint.calls) == came
-
-
-@pytest.mark.slow("1,000 batches")
-def test_another_redis_as_broker_holds_at_most_two_messages_for_1_000_batches(pipeline: Pipeline) -> None:
-    with EmbeddedRedis() as other:
-        pipeline.worker(rules=RULES, broker_url=other.url, roles="ingest", batch_size=1)
-        queue = f"{pipeline.prefix}.judge.lexical"
-        with Redis(port=other.port) as broker:
-            for first in range(0, 1_000, 100):
-                pipeline.publish(make_traces(100, first=first))
-                assert broker.llen(queue) <= 2
-            wait_until(lambda: pipeline.account().waiting == 1_000, what="all batches")
-            assert 1 <= broker.llen(queue) <= 2
-            assert not any(key.startswith(pipeline.prefix.encode() + b":") for key in broker.scan_iter())
-            assert b"Parcel" not in b"".join(broker.lrange(queue, 0, -1))
-        judging = pipeline.worker(rules=RULES, broker_url=other.url, roles="judge")
-        assert pipeline.settled(1_000).scored == 1_000
-        assert "not a notification" not in judging.program.output
 
 
 @pytest.mark.slow("a start of a worker")

@@ -63,20 +63,6 @@ class HttpProxy(LoopbackServer):
             raise web.HTTPBadGateway from None
 
 
-def test_calls_run_concurrently_within_the_limit_of_the_model(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
-    hold = replies.Hold()
-    endpoint.behaviour = replies.held(hold, replies.slow(0.05))
-    worker = pipeline.worker(rules=GROUNDED, models={"default": model_at(endpoint.base_url, max_in_flight=7)})
-    pipeline.publish(make_traces(100))
-    wait_until(lambda: endpoint.in_flight == 7, what="as many calls as may be under way")
-    hold.release()
-    assert pipeline.settled(100).scored == 100
-    assert endpoint.max_in_flight == 7
-    page = worker.scrape()
-    assert page.value("tracejudge_judge_concurrency_limit", judge_model="judge-1") == 7
-    assert page.value("tracejudge_judge_in_flight", judge_model="judge-1") == 0
-
-
 def test_an_invalid_answer_is_unscored_with_its_reason_not_zero(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     """Tokens and cost of valid ones are counted, and a trace that is too long causes no call."""
     usual = replies.yes_no(usage=replies.Usage(prompt_tokens=1000, completion_tokens=100))

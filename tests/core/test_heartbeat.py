@@ -347,13 +347,6 @@ def test_a_trace_goes_on_to_healthy_models_and_is_shed_without_one(keyspace: Key
     }
     account = read_balanced_account(keyspace)
     assert (account.published, account.shed, account.chosen, account.reasons) == (4, 4, 0, {"shed:dead": 8})
-    keyspace.next_case("repeated traces and steps shed nothing twice")
-    chosen = make_ingest(keyspace)
-    for _ in range(2):
-        keyspace.add(make_trace(1, service="both"))
-        chosen.process()
-    assert keyspace.counted("sampled", "duplicate", "shed:dead") == {"sampled": 1, "duplicate": 1, "shed:dead": 4}
-    read_balanced_account(keyspace)
     keyspace.next_case("a shed trace that is published again is chosen after the outage")
     for dead in (True, False):
         keyspace.add(make_trace(1, service="alone"))

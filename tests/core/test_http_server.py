@@ -3,7 +3,6 @@
 import base64
 import gc
 import gzip
-import json
 import re
 import socket
 import ssl
@@ -306,7 +305,7 @@ def test_a_port_that_is_taken_is_an_error_of_the_start(serve: Serve) -> None:
     except OSError:
         pytest.skip("no IPv6 here")
     assert served.root.startswith("http://[::1]:")
-    assert json.loads(served.get("/readyz", accept="application/json").text)["roles"]
+    assert served.get("/healthz").status_code == 200
 
 
 def test_a_token_or_user_and_password_open_the_page_and_nothing_else_does(tmp_path: Path) -> None:
@@ -429,8 +428,8 @@ def test_lint_and_doctor_name_files_for_tls_that_stop_a_start(monkeypatch: pytes
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
     assert "/nowhere/ca.pem" in endpoint("m", MODEL, {})[0].what
     missing = FileNotFoundError(2, "No such file or directory")
-    assert cause_of(missing, "unix:///run/redis.sock", "Redis").what == "there is no socket at unix:///run/redis.sock"
-    assert cause_of(missing, "rediss://host", "Redis").what == "there is no certificate file for rediss://host"
+    for address, what in (("unix:///run/redis.sock", "no socket at"), ("rediss://host", "no certificate file for")):
+        assert cause_of(missing, address, "Redis").what == f"there is {what} {address}"
     # Files that nothing uses are no matter.
     build(ModelSettings(base_url="http://127.0.0.1:1/v1", model="m"), {})
     load({"SSL_CERT_FILE": "/nowhere/ca.pem"}, None, needs_rules=False)

@@ -17,12 +17,12 @@ from support.stages import (
     make_trace,
     make_traces,
     make_verdict,
+    read_amounts,
     rules_of,
     samples,
     settings_of,
 )
 
-from worker.base.accounting import read_account
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import MIB, Rule, Settings, Where
 from worker.core.export.consumer import ExportConsumer
@@ -34,11 +34,6 @@ from worker.core.storage.client import Entry, Store, StoreError
 from worker.core.storage.group_reader import GroupReader
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.metrics import Metrics
-
-
-def account(keyspace: Keyspace, names: str) -> tuple[int, ...]:
-    read = read_account(keyspace.store)
-    return tuple(getattr(read, name) for name in names.split())
 
 
 def add(keyspace: Keyspace, first: int, last: int) -> None:
@@ -316,9 +311,9 @@ def test_ingest_goes_on_where_it_was_when_its_group_is_destroyed(keyspace: Keysp
         entries = read_again(keyspace)
         assert len(entries) == numbers
         chosen.process(entries)
-        assert account(keyspace, "sampled duplicate") == (5 + numbers, 0)
+        assert read_amounts(keyspace, "sampled duplicate") == (5 + numbers, 0)
         if how == "group":
-            assert account(keyspace, "published lost unread") == (10, 0, 0)
+            assert read_amounts(keyspace, "published lost unread") == (10, 0, 0)
     keyspace.client.delete(keyspace.keys.traces)
     keyspace.client.xadd(keyspace.keys.traces, {"v": "1", "t": "{"}, id="5-1")
     assert [entry_id for entry_id, _ in read_again(keyspace)] == [b"5-1"], "a stream younger than the position"
@@ -330,7 +325,7 @@ def test_ingest_goes_on_where_it_was_when_its_group_is_destroyed(keyspace: Keysp
     keyspace.client.xgroup_destroy(keyspace.keys.traces, INGEST_GROUP)
     assert read_again(keyspace) == []
     assert keyspace.measure(report_cuts=True).traces[:2] == (0, 4)
-    assert account(keyspace, "sampled duplicate cut_off unread") == (6, 0, 4, 0)
+    assert read_amounts(keyspace, "sampled duplicate cut_off unread") == (6, 0, 4, 0)
     keyspace.next_case("so does an exporter")
     keys, store = keyspace.keys, keyspace.store
 
@@ -388,7 +383,7 @@ def test_an_ingest_that_is_set_back_counts_no_trace_twice(keyspace: Keyspace) ->
         chosen.process(again)
         send(producer, 70, 75)
         take("another")
-        assert account(keyspace, "published lost duplicate unread sampled no_rule") == (75, 0, 0, 0, 37, 38)
+        assert read_amounts(keyspace, "published lost duplicate unread sampled no_rule") == (75, 0, 0, 0, 37, 38)
         assert keyspace.measure(report_cuts=True).traces[:2] == (0, 0)
         assert keyspace.pending() == 0
 

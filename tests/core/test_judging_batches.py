@@ -320,6 +320,16 @@ def test_a_batch_goes_to_the_judge_model_it_was_chosen_for(keyspace: Keyspace, n
     assert_settled(keyspace, scored=3, dead=1)
 
 
+def test_an_egress_holds_for_evaluations_of_before_the_rule(keyspace: Keyspace, new_worker: Workers) -> None:
+    models = {"default": MODEL, "inside": msgspec.structs.replace(MODEL, model="inside")}
+    free = Rule(name="free", judges=("safety",))
+    kept = Rule(name="kept", judges=("groundedness",), model="inside", egress=("inside",))
+    choose(keyspace, 5, age_s=OLD_S, models=models, rules=(free,))
+    worker = new_worker(models=models, rules=(kept, free), give_up_after=HOUR_S)
+    worker.sweep(scored=0, dead=5)
+    assert (reached(worker), reasons(keyspace)) == ([0, 0], {"dead:judge_rejected": 5})
+
+
 def test_work_for_a_model_that_nobody_has_any_more_ends(keyspace: Keyspace, new_worker: Workers) -> None:
     leave(keyspace, 20)
     young = sorted(leave(keyspace, 2, age_s=5 * HOUR_S, first=50))
