@@ -9,7 +9,6 @@ import pytest
 from support.stages import IngestHarness, Keyspace, make_trace, make_traces, planner_of, samples, select_metrics
 
 from judges.core.model import ModelSettings
-from judges.registry import load_judges
 from tracejudge import Trace
 from worker.base.accounting import read_account
 from worker.core.config.settings import Rule, Where
@@ -126,11 +125,8 @@ def test_batches_hold_the_chosen_evaluations_of_one_model_up_to_their_size(keysp
     add(keyspace, make_trace(1))
     IngestHarness(keyspace, rules=rules, models=MODELS, retention=3600).process()
     batches, client, keys = keyspace.batches(), keyspace.client, keyspace.keys
-    assert keyspace.leases() == dict.fromkeys(batches, keyspace.soon(3600))
     assert len(batches) == 2
-    for batch_id, batch in batches.items():
-        ready = client.zrange(keys.ready(batch.judge_model), 0, -1, withscores=True)
-        assert ready == [(batch_id.encode(), pytest.approx(batch.created_at * 1000, abs=1))]
+    assert keyspace.leases() == dict.fromkeys(batches, keyspace.soon(3600))
     sizes = {batch.judge_model: client.strlen(keys.batch(batch_id)) for batch_id, batch in batches.items()}
     assert keyspace.waiting() == sizes
     assert set(keyspace.ledger()) == {evaluation.id for _, _, evaluation in chosen_evaluations(keyspace)}
@@ -285,12 +281,6 @@ def test_an_answer_that_two_telemetries_tell_is_judged_once(keyspace: Keyspace) 
     add(keyspace, make_trace(50, trace_id="1", output="answer 0"))
     harness.process()
     assert keyspace.accounting()["sampled"] == 14
-    keyspace.next_case("of nine judges of one answer the last eight are known")
-    judges = sorted(load_judges({}))[:9]
-    for number in (60, 61):
-        add(keyspace, make_trace(number, trace_id="2", messages=[{"role": "user", "content": "?"}]))
-        IngestHarness(keyspace, rules=(rule_of(*judges),)).process()
-    assert judges_of(keyspace) == {judge: 1 + (judge == judges[0]) for judge in judges}
 
 
 def published(chosen: IngestHarness) -> dict[tuple[str, ...], float]:

@@ -235,19 +235,15 @@ def test_versions_are_those_of_judge_and_model() -> None:
     both = Settings(models={"a": chat, "b": ModelSettings(provider="lexical", label="more")})
     assert Graders(both, catalogue()).versions("safety") == {safety.version}
     # Calibrations are read; what cannot be applied stops the start: data/mistakes.json.
-    rows: list[dict[str, Any]] = [
-        {"judge": "safety", "threshold": 0.7, "platt": [1.5, -0.2]},
-        {"judge": "relevance_truth_completeness", "metric": "truth", "isotonic": [[0, 0.1], [1, 0.9]]},
-    ]
+    row = {"judge": "relevance_truth_completeness", "metric": "truth", "model": "decider", "threshold": 0.7}
     cheap = {"provider": "decisions", "base_url": DECIDER.base_url, "model": "decider", "max_options": 2}
     tables = {
         "MODELS": {"default": {"provider": "lexical"}, "cheap": cheap},
         "RULES": [{"name": "all", "judges": ["safety"], "model": "cheap"}],
-        "CALIBRATIONS": [row | {"model": "decider"} for row in rows],
+        "CALIBRATIONS": [row | {"platt": [1.5, -0.2]}],
     }
-    calibration, other = load({f"TRACEJUDGE_{name}": json.dumps(row) for name, row in tables.items()}).calibrations
-    assert calibration.calibration == Calibration(0.7, (1.5, -0.2))
-    assert (other.metric_of(catalogue()[other.judge]), other.isotonic) == ("truth", ((0.0, 0.1), (1.0, 0.9)))
+    (read,) = load({f"TRACEJUDGE_{name}": json.dumps(row) for name, row in tables.items()}).calibrations
+    assert (read.calibration, read.metric_of(catalogue()[read.judge])) == (Calibration(0.7, (1.5, -0.2)), "truth")
 
 
 def test_usage_that_an_endpoint_does_not_report_is_absent_and_never_zero() -> None:

@@ -34,13 +34,12 @@ from support.stages import Keyspace
 from judges.core.judge import Judge, Reading
 from judges.core.model import CallTotals, ModelSettings, Price
 from judges.core.prompt import ToolCall
-from judges.core.verdict import Call, Score, Verdict
+from judges.core.verdict import Call, Score
 from judges.models.scripted import Step
 from judges.registry import load_judges
 from worker.base.accounting import read_account
 from worker.core.config.settings import Rule
 from worker.core.queue.leases import Leases
-from worker.core.queue.ledger import DeadLetter
 
 DEAR = ModelSettings(provider="scripted", model="other", price=Price(input=500.0, output=500.0))
 GONE = ModelSettings(provider="scripted", model="gone")
@@ -131,27 +130,15 @@ def test_a_task_returns_its_counts_and_a_verdict_holds_all_that_is_known(
     (verdict,) = verdicts(keyspace)
     (call,) = verdict.calls
     assert began <= verdict.started_at <= time.time()
-    expected = Verdict(
-        evaluation_id=item.evaluations[0].id,
-        outcome="scored",
-        scores=(Score("safety", 1.0, 1.0, "yes", passed=True),),
-        metrics=("safety",),
-        rationale="It is fine.",
-        trace_id=item.trace.trace_id,
-        span_id=item.trace.span_id,
-        service="shop",
-        judge="safety",
-        judge_version=SAFETY.version,
-        judge_model="scripted",
-        input_tokens=length,
-        output_tokens=length,
-        cost_usd=verdict.cost_usd,
-        attempts=1,
-        calls=(Call(call.started_at, call.duration_s, "ok", length, length, None, "scripted", "stop"),),
-        started_at=verdict.started_at,
-        duration_s=verdict.duration_s,
-    )
-    assert (verdict, verdict.cost_usd) == (expected, pytest.approx(3 * length / 1e6))
+    ids_of_trace = (verdict.evaluation_id, verdict.trace_id, verdict.span_id, verdict.service)
+    assert ids_of_trace == (item.evaluations[0].id, item.trace.trace_id, item.trace.span_id, "shop")
+    named = (verdict.judge, verdict.judge_version, verdict.judge_model, verdict.metrics)
+    assert named == ("safety", SAFETY.version, "scripted", ("safety",))
+    assert (verdict.outcome, verdict.rationale) == ("scored", "It is fine.")
+    assert verdict.scores == (Score("safety", 1.0, 1.0, "yes", passed=True),)
+    spent = (verdict.input_tokens, verdict.output_tokens, verdict.cost_usd, verdict.attempts)
+    assert spent == (length, length, pytest.approx(3 * length / 1e6), 1)
+    assert call == Call(call.started_at, call.duration_s, "ok", length, length, None, "scripted", "stop")
     keyspace.next_case("the setting chooses which verdicts are logged")
     judges = scoring(lambda text: Reading((Score("safety", 1.0, passed=text[-2] not in "147"),)))
     for first, which, logged in ((0, "all", 3), (3, "failed", 1), (6, "none", 0)):
@@ -176,22 +163,13 @@ def test_final_reasons_and_late_failures_end_an_evaluation(keyspace: Keyspace, n
     assert judged(keyspace) == ids(0, 3)
     dead_letters = letters(keyspace)
     doomed = {item.evaluations[0].id: item for item in before.items if item.trace.trace_id in ids(1, 2)}
-    assert dead_letters == {
-        name: DeadLetter(
-            v=1,
-            evaluation=item.evaluations[0],
-            grader="default",
-            judge_model="scripted",
-            item=item,
-            reason="judge_unavailable",
-            attempts=1,
-            chosen_at=before.created_at,
-            given_up_at=dead_letters[name].given_up_at,
-            note="away",
-            spent=CallTotals(1),
-        )
-        for name, item in doomed.items()
-    }
+    assert dead_letters.keys() == doomed.keys()
+    for name, item in doomed.items():
+        letter = dead_letters[name]
+        assert (letter.item, letter.evaluation, letter.grader) == (item, item.evaluations[0], "default")
+        assert (letter.reason, letter.note) == ("judge_unavailable", "away")
+        assert (letter.attempts, letter.spent) == (1, CallTotals(1))
+        assert (letter.judge_model, letter.chosen_at) == ("scripted", before.created_at)
     assert all(began <= letter.given_up_at <= time.time() for letter in dead_letters.values())
     dead_verdicts = keyspace.outbox("d")
     assert {entry["evaluation_id"] for entry in dead_verdicts} == dead_letters.keys()

@@ -310,13 +310,6 @@ def test_a_batch_leased_at_the_stop_and_what_redis_does_not_take_then_are_not_lo
     worker.judging.stop(0.05)
     taker.join(60)
     assert (ready(keyspace), holders(keyspace), worker.judging.held) == ([batch_id], {}, 0)
-    keyspace.next_case("what Redis does not take at the stop is swept later")
-    worker, _ = new_worker.begun(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(worker.judging.leases, "put_back", refuse)
-        worker.judging.stop(0.05)
-    assert worker.judging.held == 0
-    new_worker().sweep_due(scored=1)
     keyspace.next_case("Redis takes no verdicts")
     (batch_id,) = choose(keyspace, 1)
     worker, refused = new_worker(), threading.Event()

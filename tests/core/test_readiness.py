@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry, Gauge
 from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import wait_until
@@ -160,12 +159,6 @@ def test_a_role_says_in_a_word_why_it_is_not_ready() -> None:
     worker.thread.fixed = Pulse(worker.clock.now, has_ended=True)
     worker.readiness.begin_stop()
     assert (worker.state.ready, worker.state.state, worker.readiness.ended_threads()) == (False, "stopping", [])
-    worker = RoleWorker()
-    registry = CollectorRegistry()
-    worker.readiness.publish(Gauge("ready", "Whether", ["role"], registry=registry).labels)
-    assert registry.get_sample_value("ready", {"role": "ingest"}) == 1
-    worker.pass_seconds(62, "5-0")
-    assert registry.get_sample_value("ready", {"role": "ingest"}) == 0
 
 
 def test_a_worker_is_ready_within_seconds_and_stays_ready_without_work(pipeline: Pipeline, tmp_path: Path) -> None:
