@@ -183,15 +183,9 @@ def test_files_are_named_from_the_working_directory_and_elsewhere_whole(monkeypa
     root = Path.cwd()
     write("mine/kind.toml", "asks = 'Is it?'")
     Path("here").mkdir()
-    for here, folder, shown in (
-        (".", "mine", "mine"),
-        (".", f"{root}/mine", "mine"),
-        (".", "mine/../mine", "mine"),
-        (".", f"../{root.name}/mine", "mine"),
-        ("here", "../mine", f"{root}/mine"),
-        ("here", f"{root}/mine", f"{root}/mine"),
-        ("/", f"{root}/mine", f"{root}/mine"),
-    ):
+    inside = [(".", folder, "mine") for folder in ("mine", f"{root}/mine", "mine/../mine", f"../{root.name}/mine")]
+    outside = [("here", "../mine"), ("here", f"{root}/mine"), ("/", f"{root}/mine")]
+    for here, folder, shown in (*inside, *((*row, f"{root}/mine") for row in outside)):
         monkeypatch.chdir(root / here)
         line = load_error({"TRACEJUDGE_JUDGES_FOLDER": folder})
         assert line.startswith(f"{shown}/kind.toml: does not say"), (here, folder)

@@ -109,16 +109,6 @@ def test_a_worker_that_lost_its_lease_stops_and_nothing_counts_twice(keyspace: K
     assert (loser.judged_texts, keyspace.outbox("j")) == ([], []), "its task is cancelled"
     assert holders(keyspace) == {batch_id: "somebody else"}, "what is not ours we do not put back"
     new_worker().sweep_due(scored=3)
-    keyspace.next_case("the capacity of its batch is free")
-    choose(keyspace, 8)
-    worker = new_worker(limit=1)
-    worker.begin(*ready(keyspace))
-    (batch_id,) = keyspace.batches()
-    lose(keyspace, batch_id)
-    worker.settle()
-    worker.model.answers.set()
-    keyspace.client.hdel(keyspace.keys.holders, batch_id)
-    worker.sweep_due(scored=8)
     keyspace.next_case("a lease that is lost while the end is written leaves nothing behind")
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
@@ -267,11 +257,6 @@ def test_what_runs_may_end_within_the_grace_and_the_rest_is_given_back(keyspace:
     worker.look()
     assert keyspace.everything() == before, "it takes nothing any more"
     new_worker().run(batch_ids[1], scored=3)
-    keyspace.next_case("a hurried stop does not wait")
-    worker, batch_id = new_worker.begun(1)
-    once_it_stops(worker, worker.judging.hurry)
-    worker.judging.stop(3600)
-    assert (ready(keyspace), holders(keyspace)) == ([batch_id], {})
     keyspace.next_case("a stopping worker leases no batch and begins no call")
     choose(keyspace, 4, batch_size=1)
     other = ModelSettings(provider="scripted", model="other")

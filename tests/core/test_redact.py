@@ -124,7 +124,7 @@ def test_matches_are_found_wherever_they_begin_and_in_a_window_only() -> None:
     assert time.thread_time() - began < 4 * slowness()
 
 
-def test_usual_patterns_are_taken_and_those_that_run_away_are_refused() -> None:
+def test_usual_patterns_are_taken_and_those_that_take_too_long_are_refused() -> None:
     """Their time is work and not waiting, so that a busy machine changes nothing."""
     usual = (
         r"ACME-\d+",
@@ -135,7 +135,6 @@ def test_usual_patterns_are_taken_and_those_that_run_away_are_refused() -> None:
         r"(?:a|b)*c",
     )
     assert [pattern_fault(pattern) for pattern in usual] == [None] * 6
-    assert pattern_fault(r"(a|aa)+b") == SLOW, "two ways to read the same"
 
     def ticks(step_s: float) -> Iterator[float]:
         now_s = 0.0
@@ -163,7 +162,7 @@ def test_usual_patterns_are_taken_and_those_that_run_away_are_refused() -> None:
 
 
 @pytest.mark.slow("searches up to its limit")
-def test_more_patterns_that_run_away_are_refused() -> None:
-    """Words, behind a beginning, and side by side."""
-    for pattern in (r"^(\w+\s?)+$", r"key:(?:x+x+)+y", r"\d*\d*\d*x"):
+def test_patterns_that_run_away_are_refused() -> None:
+    """Two ways to read the same, words, behind a beginning, and side by side."""
+    for pattern in (r"(a|aa)+b", r"^(\w+\s?)+$", r"key:(?:x+x+)+y", r"\d*\d*\d*x"):
         assert pattern_fault(pattern) == SLOW, pattern

@@ -14,7 +14,7 @@ from celery.worker.control import Panel
 from redis import Redis
 from support import replies
 from support.endpoint import ChatEndpoint
-from support.pipeline import Pipeline, Worker, make_traces
+from support.pipeline import Pipeline, Worker, make_traces, model_at
 from support.processes import PATIENCE_S, Program, wait_until
 
 from worker.base.embedded import EmbeddedRedis
@@ -70,14 +70,12 @@ def endpoint() -> Iterator[ChatEndpoint]:
         yield endpoint
 
 
+MODELS = {"default": "first", "second": "second"}
 RULES = [{"name": "all", "judges": ["safety"]}, {"name": "also", "judges": ["safety"], "model": "second"}]
 
 
 def two_models(endpoint: ChatEndpoint) -> dict[str, Any]:
-    models = {
-        name: {"provider": "openai", "base_url": endpoint.base_url, "model": label}
-        for name, label in (("default", "first"), ("second", "second"))
-    }
+    models = {name: model_at(endpoint.base_url, model=label) for name, label in MODELS.items()}
     return {"models": models, "rules": RULES, "batch_size": 4}
 
 

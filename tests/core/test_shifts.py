@@ -1,6 +1,5 @@
 """Shifts and windows: who fetches, for how long, and how much: as each endpoint has use for, and little more."""
 
-import ctypes
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -139,28 +138,6 @@ def test_batches_without_capacity_go_to_another_worker(keyspace: Keyspace, new_w
     alone.model.hung = set()
     alone.settle()
     busy.end(scored=8)
-    keyspace.next_case("a killed shift releases its batches")
-    choose(keyspace, 3)
-    worker = new_worker()
-    died = threading.Event()
-
-    def task() -> None:
-        try:
-            worker.judging.run("scripted")
-        except SystemExit:
-            died.set()
-
-    thread = threading.Thread(target=task, daemon=True)
-    worker.model.answers.clear()
-    thread.start()
-    wait_until(lambda: len(worker.model.reached) == 3, what="the calls")
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
-    assert died.wait(60)
-    assert (worker.judging.held, worker.judging.running) == (0, [])
-    keyspace.make_due()
-    worker.look()
-    worker.end(scored=3)
-    assert len(worker.judged_texts) == 3
 
 
 def test_a_dead_or_stuck_event_loop_keeps_no_thread_and_no_lease(
