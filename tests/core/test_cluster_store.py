@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from operator import methodcaller
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -137,19 +136,6 @@ def test_every_script_declares_a_key_that_exists_and_one_that_never_does(cluster
     assert len({words[1] for words in sent}) >= 4, "choose, measure, hold and that of the SDK"
     allowed = [guards(keyspace.keys) for keyspace in keyspaces]
     assert [words for words in sent if words[3 : 3 + int(words[2])][-2:] not in allowed] == []
-
-
-@pytest.mark.slow("a cluster of six servers")
-def test_the_plain_address_of_a_node_is_named_as_such(cluster: Cluster, prefix: str) -> None:
-    """By whichever error a node answers: it may have some of the keys."""
-    wrong = "Redis is a cluster, or its slots have moved: write redis_url as redis+cluster://host:port"
-    for node in cluster.nodes:
-        with closing(Store(f"redis://{node.address}", Keys(prefix))) as store:
-            for keys in ([store.keys.layout], [store.keys.layout, store.keys.traces]):
-                if len(keys) > 1 or node is not cluster.master_of(store.keys.layout):
-                    with pytest.raises(StoreError) as caught:
-                        store.call(methodcaller("delete", *keys))
-                    assert str(caught.value) == wrong, (node.address, keys)
 
 
 def test_each_reason_why_a_cluster_cannot_be_used_is_explained() -> None:

@@ -45,31 +45,27 @@ IN_VARIABLE = Settings(metrics_token_env="TOKEN")  # noqa: S106 - a name
 MODEL = ModelSettings(base_url="https://127.0.0.1:1/v1", model="m")
 
 
-class Thread:
-    """A thread that ends a turn whenever it is asked how it fares."""
+class Served:
+    """A server with one counter and one role, whose thread ends a turn whenever it is asked how it fares."""
 
     has_ended = False
-
-    @property
-    def pulse(self) -> Pulse:
-        return Pulse(time.monotonic(), has_ended=self.has_ended)
-
-
-class Served:
-    """A server with one counter and one role."""
 
     def __init__(
         self, access: HttpAuth | None = None, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
     ) -> None:
         registry = CollectorRegistry()
         Counter("verdicts", "Verdicts", registry=registry).inc(1, {"trace_id": "4bf92f35"})
-        self.thread, self.readiness = Thread(), Readiness()
-        self.readiness.watch("reader", "ingest", self.thread)
+        self.readiness = Readiness()
+        self.readiness.watch("reader", "ingest", self)
         self._serving = HttpServer(registry, self.readiness, access or HttpAuth(), tls)
         self.metrics = self._serving.start(Listen("metrics_", host, 0))
         self.root = self.metrics.removesuffix("/metrics")
         self.port = urlsplit(self.root).port
         self.stop = self._serving.stop
+
+    @property
+    def pulse(self) -> Pulse:
+        return Pulse(time.monotonic(), has_ended=self.has_ended)
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         return httpx.get(f"{self.root}{path}", headers=headers, trust_env=False, timeout=60)
@@ -181,7 +177,7 @@ def test_scrapers_that_ask_together_get_one_rendering(serve: Serve, monkeypatch:
 def test_healthz_and_readyz_tell_of_a_thread_that_died_and_others_are_refused(serve: Serve) -> None:
     served = serve()
     replies = [served.get("/healthz"), served.get("/readyz")]
-    served.thread.has_ended = True
+    served.has_ended = True
     replies += [served.get("/healthz"), served.get("/readyz")]
     assert [(reply.status_code, reply.text) for reply in replies] == [
         (200, "alive\n"),

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -31,51 +31,30 @@ main(["worker"])
 CLIENT = httpx.Client(timeout=30, trust_env=False, verify=False)  # noqa: S501 - HTTP alone, and asked very often
 
 
-@dataclass
-class Clock:
-    """Seconds that pass when a test says so."""
+class RoleWorker:
+    """A worker with one role, one flow, and one thread, which ends a turn whenever it is asked how it fares."""
 
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Thread:
-    """A thread that ends a turn whenever it is asked how it fares, unless a test says otherwise."""
-
-    clock: Clock
-    fixed: Pulse | None = None
-    begun: bool = True
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.fixed: Pulse | None = None
+        self.readiness = Readiness(clock=lambda: self.now)
+        self.readiness.watch("reader", "ingest", self)
+        self.readiness.add_flow(Flow("flow", "ingest", READS_NOTHING))
 
     @property
     def pulse(self) -> Pulse:
-        return self.fixed or Pulse(self.clock.now, begun=self.begun)
-
-
-@dataclass
-class RoleWorker:
-    """A worker with one role, one thread and one flow."""
-
-    clock: Clock = field(default_factory=Clock)
-
-    def __post_init__(self) -> None:
-        self.thread = Thread(self.clock)
-        self.readiness = Readiness(clock=self.clock)
-        self.readiness.watch("reader", "ingest", self.thread)
-        self.readiness.add_flow(Flow("flow", "ingest", READS_NOTHING))
-
-    def pass_seconds(self, seconds: int, mark: str | None = None, paused: tuple[str, ...] = ()) -> RoleState:
-        """Advance the time, with maintenance's report once a second."""
-        for _ in range(seconds):
-            self.clock.now += 1
-            self.readiness.update({"flow": mark}, paused)
-        return self.state
+        return self.fixed or Pulse(self.now)
 
     @property
     def state(self) -> RoleState:
         return self.readiness.role("ingest")
+
+    def pass_seconds(self, seconds: int, mark: str | None = None, paused: tuple[str, ...] = ()) -> RoleState:
+        """Advance the time, with maintenance's report once a second."""
+        for _ in range(seconds):
+            self.now += 1
+            self.readiness.update({"flow": mark, "export:otel": "5-0"}, paused)
+        return self.state
 
 
 def get(worker: Worker, path: str, **headers: str) -> httpx.Response:
@@ -91,72 +70,46 @@ def is_ready(worker: Worker) -> bool:
 
 
 def test_a_role_is_ready_while_it_makes_progress_or_pauses_on_purpose() -> None:
+    """One that turns and reads nothing is stalled within 60 s, and not before 50."""
     worker = RoleWorker()
     assert worker.pass_seconds(3600) == RoleState("ingest", ready=True, state="ready", seconds=0), "nothing to do"
-    # One that turns and reads nothing is stalled within 60 s, and not before 50.
     assert worker.pass_seconds(51, "5-0").ready, "one second for the first word"
-    assert worker.pass_seconds(1, "5-0") == RoleState(
-        "ingest", ready=False, state="stalled", seconds=51, why=f"{READS_NOTHING} for 51 s"
-    )
+    stalled = RoleState("ingest", ready=False, state="stalled", seconds=51, why=f"{READS_NOTHING} for 51 s")
+    assert worker.pass_seconds(1, "5-0") == stalled
     assert not worker.pass_seconds(8, "5-0").ready, "not ready at 60"
+    assert all(worker.pass_seconds(1, f"{number}-0").ready for number in range(300)), "it moves again"
+    assert [worker.pass_seconds(seconds, "299-0").ready for seconds in (49, 3)] == [True, False]
     worker = RoleWorker()
-    for number in range(300):
-        assert worker.pass_seconds(1, f"{number}-0").ready
-    assert worker.pass_seconds(49, "299-0").ready
-    assert not worker.pass_seconds(3, "299-0").ready
-    assert worker.pass_seconds(1, "300-0").ready, "it moves again"
-    worker = RoleWorker()
-    assert worker.pass_seconds(600, "5-0", paused=("ingest",)).state == "paused"
-    assert worker.state.ready
+    paused = worker.pass_seconds(600, "5-0", paused=("ingest",))
+    assert (paused.state, paused.ready) == ("paused", True)
     assert worker.pass_seconds(30, "5-0").state == "ready", "a while to begin reading again"
     assert worker.pass_seconds(40, "5-0").state == "stalled"
-    clock = Clock()
-    readiness = Readiness(stalled_s=0.6, clock=clock)
-    readiness.watch("reader", "ingest", Thread(clock))
-    readiness.add_flow(Flow("flow", "ingest", READS_NOTHING))
-    for clock.now in (1000.0, 1000.7):
-        readiness.update({"flow": "5-0"})
-    assert not readiness.role("ingest").ready, "all limits follow stalled_s"
 
 
 def test_a_role_says_in_a_word_why_it_is_not_ready() -> None:
     worker = RoleWorker()
-    worker.thread.fixed = Pulse(worker.clock.now)
+    worker.fixed = Pulse(worker.now)
     assert worker.pass_seconds(50).ready
     assert worker.pass_seconds(1).why == "reader: no run completed for 51 s"
     worker = RoleWorker()
-    at = worker.clock.now
-    worker.thread.fixed = Pulse(at, blocked_by="Redis does not answer", blocked_since=at)
+    worker.fixed = Pulse(worker.now, blocked_by="Redis does not answer", blocked_since=worker.now)
     assert worker.pass_seconds(10).ready, "one failure, or a restart, is none"
     assert worker.pass_seconds(1).why == "reader: Redis does not answer for 11 s"
     worker = RoleWorker()
-    worker.clock.now += 51
+    worker.now += 51
     assert worker.state.why == "backlog not measured for 51 s"
     worker = RoleWorker()
-    worker.thread.begun = False
+    worker.fixed = Pulse(worker.now, begun=False)
     assert worker.state == RoleState("ingest", ready=False, state="starting", seconds=0)
-    worker.thread.begun = True
-    assert worker.state.ready
-    for _ in range(100):
-        worker.clock.now += 1
-        worker.readiness.update({"flow": None, "export:otel": "5-0"})
-    assert worker.state.ready
     # It fares as the worst of its threads.
-    worker = RoleWorker()
-    worker.readiness.watch("maintenance", None, Thread(worker.clock, Pulse(0.0, has_ended=True)))
+    worker, dead = RoleWorker(), SimpleNamespace(pulse=Pulse(0.0, has_ended=True))
+    worker.readiness.watch("maintenance", None, dead)
     assert worker.readiness.ended_threads() == ["maintenance"]
     assert [role.ready for role in worker.readiness.roles()] == [True], "a thread without a role"
-    worker = RoleWorker()
-    dead = Thread(worker.clock, Pulse(worker.clock.now, has_ended=True))
     worker.readiness.watch("second", "ingest", dead)
-    worker.readiness.watch("loop", "judge", Thread(worker.clock))
-    assert [(role.role, role.ready, role.why) for role in worker.readiness.roles()] == [
-        ("ingest", False, "second: its thread has ended"),
-        ("judge", True, ""),
-    ]
-    assert worker.readiness.ended_threads() == ["second"]
-    worker = RoleWorker()
-    worker.thread.fixed = Pulse(worker.clock.now, has_ended=True)
+    worker.readiness.watch("loop", "judge", SimpleNamespace(pulse=Pulse(worker.now)))
+    roles = [(role.role, role.ready, role.why) for role in worker.readiness.roles()]
+    assert roles == [("ingest", False, "second: its thread has ended"), ("judge", True, "")]
     worker.readiness.begin_stop()
     assert (worker.state.ready, worker.state.state, worker.readiness.ended_threads()) == (False, "stopping", [])
 
