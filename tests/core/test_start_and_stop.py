@@ -12,6 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from operator import methodcaller
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import httpx
 import pytest
@@ -302,72 +304,68 @@ class Stages:
         assert sorted(self.told) == sorted(what)
 
 
-class Timer:
-    """Never comes to its end; tells what it would do then."""
+class Process(NamedTuple):
+    """The handlers of this very process, their stages, and how it would end."""
 
-    begun: list[tuple[float, object]]
-
-    def __init__(self, seconds: float, action: object, arguments: tuple[object, ...]) -> None:
-        self._what = (seconds, (action, *arguments))
-
-    def start(self) -> None:
-        Timer.begun.append(self._what)
+    signals: Signals
+    stages: Stages
+    timers: list[tuple[float, tuple[object, ...]]]
+    """None comes to its end: seconds, and what would be done then."""
+    codes: list[int]
 
 
-Install = Callable[..., tuple[Signals, Stages, list[int]]]
+Install = Callable[..., Process]
 
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Installs the handlers for new stages, and returns these and the codes with which the process would end."""
+    """Installs the handlers for new stages."""
     former = [(number, signal.getsignal(number)) for number in NUMBERS]
-    made: list[Stages] = []
+    made: list[Process] = []
 
-    def make(should_stop: int | None = None) -> tuple[Signals, Stages, list[int]]:
-        codes: list[int] = []
-        monkeypatch.setattr(os, "_exit", codes.append)
+    def make(should_stop: int | None = None) -> Process:
+        stages = Stages()
+        made.append(Process(Signals(stages, GRACE_S), stages, [], []))
+        timers = made[-1].timers
+
+        def timer(seconds: float, action: object, arguments: tuple[object, ...]) -> SimpleNamespace:
+            return SimpleNamespace(start=lambda: timers.append((seconds, (action, *arguments))))
+
+        monkeypatch.setattr(os, "_exit", made[-1].codes.append)
         monkeypatch.setattr(state, "should_stop", should_stop)
-        monkeypatch.setattr(Timer, "begun", [], raising=False)
-        monkeypatch.setattr(threading, "Timer", Timer)
-        made.append(Stages())
-        signals = Signals(made[-1], GRACE_S)
-        signals.install()
-        return signals, made[-1], codes
+        monkeypatch.setattr(threading, "Timer", timer)
+        made[-1].signals.install()
+        return made[-1]
 
     try:
         yield make
     finally:
-        for stages in made:
-            stages.let.set()
+        for process in made:
+            process.stages.let.set()
         for number, handler in former:
             signal.signal(number, handler)
 
 
 def test_the_first_stops_the_second_hurries_and_the_third_ends_the_process(install: Install) -> None:
     for number in NUMBERS:
-        signals, stages, codes = install()
+        signals, stages, timers, codes = install()
         signals.started()
+        for told in (("stop",), ("stop", "hurry")):
+            signal.raise_signal(number)
+            stages.check(*told)
+        (grace_s, first), (last_s, second) = timers
+        assert (state.should_stop, first, second) == (0, (os._exit, 1), (os._exit, 1))
+        assert GRACE_S + 5 < grace_s < GRACE_S + 10, "a stop that hangs ends in time all the same"
+        assert (1 < last_s < 2, codes) == (True, []), "the last resort"
         signal.raise_signal(number)
-        stages.check("stop")
-        ((seconds, action),) = Timer.begun
-        assert (state.should_stop, action) == (0, (os._exit, 1))
-        assert GRACE_S + 5 < seconds < GRACE_S + 10, "a stop that hangs ends in time all the same"
-        signal.raise_signal(number)
-        stages.check("stop", "hurry")
-        (_, (seconds, action)) = Timer.begun
-        assert action == (os._exit, 1)
-        assert 1 < seconds < 2, "the last resort"
-        assert codes == []
-        signal.raise_signal(number)
-        stages.check("stop", "hurry")
         assert codes == [1]
         stages.let.set()
         signals.stop()
         assert stages.stopped.is_set(), "Celery waits for it"
         stages.check("stop", "hurry")
-    # Signals during the start stop the started stages.
-    for count, told in ((1, ("stop",)), (2, ("stop", "hurry"))):
-        signals, stages, _ = install()
+    # Signals during the start stop the started stages; one that Celery had received counts.
+    for should_stop, count, told in ((None, 1, ("stop",)), (None, 2, ("stop", "hurry")), (0, 1, ("stop", "hurry"))):
+        signals, stages, *_ = install(should_stop)
         for _ in range(count):
             signal.raise_signal(signal.SIGTERM)
         assert (stages.told, state.should_stop) == ([], 0)
@@ -377,41 +375,23 @@ def test_the_first_stops_the_second_hurries_and_the_third_ends_the_process(insta
     for _ in range(3):
         signal.raise_signal(signal.SIGINT)
     assert codes == [1], "a start that hangs"
-    signals, stages, _ = install(should_stop=0)
-    signal.raise_signal(signal.SIGTERM)
-    signals.started()
-    stages.check("stop", "hurry")  # a signal that Celery had received counts
 
 
 def test_celery_stops_a_worker_once(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    signals, stages, _ = install()
-    signals.started()
-    stages.let.set()
-    signals.stop()
-    assert stages.told == ["stop"], "without a signal"
-    signals, stages, _ = install()
-    signals.started()
-    stages.let.set()
-    stop = stages.stop
-
-    def signalled() -> None:
-        signal.raise_signal(signal.SIGTERM)
-        stop()
-
-    monkeypatch.setattr(stages, "stop", signalled)
-    signals.stop()
-    assert stages.told == ["stop"], "with a signal while Celery stops it"
-
-    # Without memory for a thread Celery stops the worker.
     def full(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    signals, stages, _ = install()
-    signals.started()
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", full)
-        signal.raise_signal(signal.SIGTERM)
-    assert (stages.told, state.should_stop) == ([], 0)
-    stages.let.set()
-    signals.stop()
-    assert stages.told == ["stop"]
+    for case in ("without a signal", "with a signal while Celery stops it", "without memory for a thread"):
+        signals, stages, *_ = install()
+        signals.started()
+        stages.let.set()
+        stop = stages.stop
+        if case.startswith("with "):
+            monkeypatch.setattr(stages, "stop", lambda stop=stop: (signal.raise_signal(signal.SIGTERM), stop()))
+        if case.endswith("thread"):
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", full)
+                signal.raise_signal(signal.SIGTERM)
+            assert (stages.told, state.should_stop) == ([], 0)
+        signals.stop()
+        assert stages.told == ["stop"], case
