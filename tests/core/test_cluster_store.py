@@ -139,23 +139,18 @@ def test_every_script_declares_a_key_that_exists_and_one_that_never_does(cluster
 
 
 def test_each_reason_why_a_cluster_cannot_be_used_is_explained() -> None:
+    def refuses(url: str, message: str) -> None:
+        with closing(Store(url, Keys("t"))) as store, pytest.raises(StoreError, match=message):
+            store.open()
+
     with Node() as node, EmbeddedRedis() as single:
-        url = f"redis+cluster://{node.address}"
-        for other, message in (
-            (url, r"^Redis does not answer \(ConnectionError\)$"),
-            (f"redis://{node.address}", r"^the cluster serves not all of its slots: see CLUSTER"),
-        ):
-            with closing(Store(other, Keys("t"))) as store, pytest.raises(StoreError, match=message):
-                store.open()
+        refuses(f"redis+cluster://{node.address}", r"^Redis does not answer \(ConnectionError\)$")
+        refuses(f"redis://{node.address}", "^the cluster serves not all of its slots: see CLUSTER")
         node.ask("CLUSTER", "ADDSLOTS", *range(16_384))
         wait_until(lambda: "cluster_state:ok" in str(node.ask("CLUSTER", "INFO")), 30, "the node to serve its slots")
-        for other, message in (
-            (f"redis+cluster://127.0.0.1:{single.port}", "^this Redis is no cluster: write"),
-            (f"redis+cluster://u:wrong@{node.address}", "^Redis refuses the user or the password"),
-        ):
-            with closing(Store(other, Keys("t"))) as store, pytest.raises(StoreError, match=message):
-                store.open()
-        with closing(Store(url, Keys("t"))) as store:
+        refuses(f"redis+cluster://127.0.0.1:{single.port}", "^this Redis is no cluster: write")
+        refuses(f"redis+cluster://u:wrong@{node.address}", "^Redis refuses the user or the password")
+        with closing(Store(f"redis+cluster://{node.address}", Keys("t"))) as store:
             store.open()
             node.kill()
             with pytest.raises(StoreError) as caught:

@@ -142,41 +142,30 @@ def test_the_same_template_is_the_same_version_wherever_it_lies() -> None:
     assert versions(load({}))["grounded"] != here
 
 
-def test_files_that_cannot_be_read_are_told_with_their_fix() -> None:
+def test_files_that_cannot_be_read_are_told_with_their_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     denied, missing = PermissionError(errno.EACCES, "Permission denied"), FileNotFoundError(errno.ENOENT, "No file")
-    assert (
-        files.unread(denied, "name a file") == "cannot be read (Permission denied); let the user that runs this read it"
-    )
-    assert files.unread(missing, "name a file") == "cannot be read (No file); name a file"
-    Path("mine").mkdir()
-    Path("mine/kind.toml").symlink_to("gone.toml")
-    assert load_error().startswith("mine/kind.toml: cannot be read (No such file or directory)")
-    for name in ("mine/kind.toml", "mine/facts.yaml"):
-        Path("mine/kind.toml").unlink()
-        write("mine/kind.toml", FACTS)
-        Path(name).unlink(missing_ok=True)
-        os.mkfifo(name)
-        assert load_error() == (
-            f"{name}: is a pipe and no file; name the file of a judge, NAME.toml"
-            if name.endswith(".toml")
-            else f"mine/kind.toml: template: {name}: is a pipe and no file; name a template file"
+    texts = [files.unread(error, "name a file") for error in (denied, missing)]
+    fix = "let the user that runs this read it"
+    assert texts == [f"cannot be read (Permission denied); {fix}", "cannot be read (No file); name a file"]
+    toml, template, code = "mine/kind.toml", "mine/facts.yaml", "mine/judging.py"
+    loops = "cannot be read (Too many levels of symbolic links)"
+    for number, (name, make, line) in enumerate(
+        (
+            (toml, os.mkfifo, f"{toml}: is a pipe and no file; name the file of a judge, NAME.toml"),
+            (template, os.mkfifo, f"{toml}: template: {template}: is a pipe and no file; name a template file"),
+            (code, os.mkfifo, f"{toml}: code: {code}: is a pipe and no file; name a file of Python"),
+            (toml, lambda path: Path(path).symlink_to("gone.toml"), f"{toml}: cannot be read (No such file"),
+            *((path, lambda path: Path(path).symlink_to(Path(path).name), loops) for path in ("mine", toml, template)),
         )
-    write("mine/kind.toml", 'code = "judging.py:short"')
-    os.mkfifo("mine/judging.py")
-    line = "mine/kind.toml: code: mine/judging.py: is a pipe and no file; name a file of Python"
-    assert load_error() == line
-    # A link to itself is reported.
-    for number, name in enumerate(("mine", "mine/kind.toml", "mine/facts.yaml")):
-        Path(f"{number}").mkdir()
-        os.chdir(f"{number}")
+    ):
+        (tmp_path / f"{number}").mkdir()
+        monkeypatch.chdir(tmp_path / f"{number}")
         if name != "mine":
-            write("mine/kind.toml", FACTS)
+            write(toml, 'code = "judging.py:short"' if name == code else FACTS)
         Path(name).unlink(missing_ok=True)
-        Path(name).symlink_to(Path(name).name)
-        line = load_error()
-        assert name in line
-        assert "cannot be read (Too many levels of symbolic links)" in line
-        os.chdir("..")
+        make(name)
+        error = load_error()
+        assert (line in error, name in error) == (True, True), error
 
 
 def test_files_are_named_from_the_working_directory_and_elsewhere_whole(monkeypatch: pytest.MonkeyPatch) -> None:
