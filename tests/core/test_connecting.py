@@ -102,24 +102,26 @@ def test_a_broker_s_address_is_written_as_kombu_takes_it() -> None:
     assert broker(Settings(redis_url="redis://here:1/2")).url == "redis://here:1/2", "the same Redis"
 
 
+def ask_both(url: str, *command: str) -> list[object]:
+    """Run a command by the worker's store and by Celery's broker."""
+    with closing(Store(url, Keys())) as store:
+        answer = store.call(lambda client: client.execute_command(*command))
+    parameters = broker(Settings(redis_url=url))
+    with Connection(parameters.url, transport_options=parameters.transport_options) as connection:
+        return [answer, connection.default_channel.client.execute_command(*command)]
+
+
 def test_a_user_of_the_access_list_is_let_in_and_no_wrong_password(
     redis_binaries: tuple[ServerBinary, ...], tmp_path: Path
 ) -> None:
+    """So is one by a socket; and a Redis that cannot write to its disk is told as such."""
     with EmbeddedRedis(redis_binaries[0]) as guarded, Redis(port=guarded.port) as admin:
         admin.acl_setuser("worker", enabled=True, passwords=[f"+{PASSWORD}"], keys=["*"], categories=["+@all"])
         admin.execute_command("ACL SETUSER default off")
         address = f"127.0.0.1:{guarded.port}/0"
-        with closing(Store(f"redis://worker:{PASSWORD}@{address}", Keys())) as store:
-            assert store.call(lambda client: client.execute_command("ACL WHOAMI")) == "worker"
-        parameters = broker(Settings(redis_url=f"redis://worker:{PASSWORD}@{address}"))
-        with Connection(parameters.url, transport_options=parameters.transport_options) as connection:
-            assert connection.default_channel.client.execute_command("ACL WHOAMI") == "worker"
-        wrong, refused = (
-            Store(f"redis://worker:{PASSWORD}-not@{address}", Keys()),
-            "^Redis refuses the user or the password$",
-        )
-        with closing(wrong), pytest.raises(StoreError, match=refused):
-            wrong.call(lambda client: client.ping())
+        assert ask_both(f"redis://worker:{PASSWORD}@{address}", "ACL WHOAMI") == ["worker", "worker"]
+        with pytest.raises(StoreError, match=r"^Redis refuses the user or the password$"):
+            ask_both(f"redis://worker:{PASSWORD}-not@{address}", "PING")
         guarded.kill()
     with TunedRedis(redis_binaries[0], "--save", "3600 1") as server, Redis(port=server.port) as admin:
         (server.folder / "dump.rdb" / "in the way").mkdir(parents=True)
@@ -133,12 +135,9 @@ def test_a_user_of_the_access_list_is_let_in_and_no_wrong_password(
         assert "cannot write to its disk" in reach("redis", server.url).what
     path = tmp_path / "redis.sock"
     with TunedRedis(redis_binaries[0], "--unixsocket", str(path)):
-        store = Store(f"unix://{path}?db=1", Keys())
-        assert store.call(lambda client: client.set("x", "1"))
-        parameters = broker(Settings(redis_url=f"unix://{path}?db=1"))
-        with Connection(parameters.url, transport_options=parameters.transport_options) as connection:
-            assert connection.default_channel.client.get("x") == b"1"
-        store.close()
+        assert len(ask_both(f"unix://{path}?db=1", "INCR", "x")) == 2
+        with Redis(unix_socket_path=str(path), db=1) as client:
+            assert client.get("x") == b"2"
 
 
 def test_each_option_of_the_driver_works_in_full_or_is_refused_at_the_start(redis_url: str) -> None:
