@@ -9,9 +9,7 @@ import pytest
 from support.stages import IngestHarness, Keyspace, make_trace, make_traces, planner_of, samples, select_metrics
 
 from judges.core.model import ModelSettings
-from judges.core.verdict import evaluation_id
-from judges.registry import catalogue, load_judges
-from tracejudge import Feedback, Trace
+from tracejudge import Trace
 from worker.base.accounting import read_account
 from worker.core.config.settings import Rule, Where
 from worker.core.queue.batch import Evaluation
@@ -127,11 +125,8 @@ def test_batches_hold_the_chosen_evaluations_of_one_model_up_to_their_size(keysp
     add(keyspace, make_trace(1))
     IngestHarness(keyspace, rules=rules, models=MODELS, retention=3600).process()
     batches, client, keys = keyspace.batches(), keyspace.client, keyspace.keys
-    assert keyspace.leases() == dict.fromkeys(batches, keyspace.soon(3600))
     assert len(batches) == 2
-    for batch_id, batch in batches.items():
-        ready = client.zrange(keys.ready(batch.judge_model), 0, -1, withscores=True)
-        assert ready == [(batch_id.encode(), pytest.approx(batch.created_at * 1000, abs=1))]
+    assert keyspace.leases() == dict.fromkeys(batches, keyspace.soon(3600))
     sizes = {batch.judge_model: client.strlen(keys.batch(batch_id)) for batch_id, batch in batches.items()}
     assert keyspace.waiting() == sizes
     assert set(keyspace.ledger()) == {evaluation.id for _, _, evaluation in chosen_evaluations(keyspace)}
@@ -143,17 +138,7 @@ def test_batches_hold_the_chosen_evaluations_of_one_model_up_to_their_size(keysp
     assert client.ttl(keys.account_all) == -1
 
 
-def test_an_evaluation_has_id_version_and_the_larger_probability(keyspace: Keyspace) -> None:
-    first = make_trace(below(range(40), 0.5)[0], feedback=Feedback(score=1), tags={"a": "b"}, input="Grüße \U0001f600")
-    add(keyspace, first)
-    IngestHarness(keyspace, rules=(HALF,)).process()
-    ((item,),) = (batch.items for batch in keyspace.batches().values())
-    assert item.trace == first
-    for evaluation, judge in zip(item.evaluations, HALF.judges, strict=True):
-        version = catalogue()[judge].version
-        name = evaluation_id(first, first.id, judge=judge, version=version, judge_model="lexical")
-        assert evaluation == Evaluation(name, evaluation.period, judge, version, 0.5, origin="live")
-    keyspace.next_case("rules that want the same share one evaluation")
+def test_rules_that_want_the_same_share_one_evaluation_of_the_larger_probability(keyspace: Keyspace) -> None:
     rare = rule_of("safety", name="rare", rate=0.2)
     often = rule_of("safety", "relevance_to_query", name="often", rate=0.7)
     chosen = IngestHarness(keyspace, rules=(rare, often))
@@ -236,15 +221,7 @@ def test_a_trace_published_again_gets_only_evaluations_that_are_new(keyspace: Ke
     assert counts(keyspace, names) == [4, 0, 4]
 
 
-def test_feedback_is_acknowledged_and_counted_once(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = IngestHarness(keyspace)
-    keyspace.append("p1", [FEEDBACK, FEEDBACK], kind="f")
-    entries = keyspace.read()
-    chosen.process(entries)
-    chosen.process(entries)
-    assert (keyspace.pending(), keyspace.accounting()) == (0, {"read": 2, "feedback": 2, "feedback:no_rule": 2})
-    assert samples(chosen.metrics) == {("late_feedback_total", "outcome=no_rule"): 2}
-    keyspace.next_case("one script call applies a bounded share of a read")
+def test_one_script_call_applies_a_bounded_share_of_a_read(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, run = list[bool](), keyspace.store.run
 
     def counted(script: str, *rest: Any) -> Any:
@@ -252,13 +229,13 @@ def test_feedback_is_acknowledged_and_counted_once(keyspace: Keyspace, monkeypat
         return run(script, *rest)
 
     monkeypatch.setattr(keyspace.store, "run", counted)
-    for rate, first, last, least, most in ((1.0, 0, 500, 8, 9), (0.0, 500, 3_000, 3, 3)):
+    for rate, first, last, least, most in ((1.0, 0, 250, 4, 5), (0.0, 250, 2_000, 2, 3)):
         chosen = IngestHarness(keyspace, rules=(rule_of(rate=rate),))
         keyspace.append("p1", make_traces(range(first, last)))
         calls.clear()
         chosen.process()
         assert least <= sum(calls) <= most, (rate, calls)
-    assert counts(keyspace, "sampled not_sampled") == [500, 2_500]
+    assert counts(keyspace, "sampled not_sampled") == [250, 1_750]
 
 
 def test_an_answer_that_two_telemetries_tell_is_judged_once(keyspace: Keyspace) -> None:
@@ -304,12 +281,6 @@ def test_an_answer_that_two_telemetries_tell_is_judged_once(keyspace: Keyspace) 
     add(keyspace, make_trace(50, trace_id="1", output="answer 0"))
     harness.process()
     assert keyspace.accounting()["sampled"] == 14
-    keyspace.next_case("of nine judges of one answer the last eight are known")
-    judges = sorted(load_judges({}))[:9]
-    for number in (60, 61):
-        add(keyspace, make_trace(number, trace_id="2", messages=[{"role": "user", "content": "?"}]))
-        IngestHarness(keyspace, rules=(rule_of(*judges),)).process()
-    assert judges_of(keyspace) == {judge: 1 + (judge == judges[0]) for judge in judges}
 
 
 def published(chosen: IngestHarness) -> dict[tuple[str, ...], float]:
@@ -318,32 +289,12 @@ def published(chosen: IngestHarness) -> dict[tuple[str, ...], float]:
 
 def test_a_producers_traces_count_as_published_when_sent_bare_ones_when_read(keyspace: Keyspace) -> None:
     chosen, names = IngestHarness(keyspace), "published sent bare arrived"
-    keyspace.append("p1", make_traces(range(10)), service="shop")
+    keyspace.append("p1", make_traces(range(10)))
     add(keyspace, *make_traces(range(10, 15)))
     chosen.process(keyspace.read(count=4))
     assert counts(keyspace, names) == [10, 10, 0, 4]
     chosen.process()
     assert counts(keyspace, names) == [15, 10, 5, 15]
-    assert published(chosen) == {("producer_published_total", "service=shop"): 15}
-    keyspace.next_case("bare ones by their own service")
-    chosen = IngestHarness(keyspace, rules=(rule_of(where=Where(service="a")),))
-    add(keyspace, *(make_trace(number, service=service) for number, service in enumerate("aabbbc")))
-    chosen.process()
-    by_service = {
-        ("producer_published_total", f"service={name}"): count for name, count in zip("abc", (2, 3, 1), strict=True)
-    }
-    assert published(chosen) == by_service
-    keyspace.next_case("traces after a report with drops count as published at once")
-    chosen = IngestHarness(keyspace)
-    keyspace.append("p1", make_traces(range(4)))
-    keyspace.report("p1", 10, buffer_full=6)
-    chosen.process()
-    keyspace.append("p1", make_traces(range(4, 9)))
-    for unread in (5, 0):
-        account = read_account(keyspace.store)
-        assert (account.published, account.dropped, account.unread, account.lost) == (15, 6, unread, 0)
-        chosen.process()
-    assert keyspace.accounting()["published"] == 15
     keyspace.next_case("reports and unreadable entries of producers unbalance nothing")
     report = {"producer": "forged", "seq": 1, "service": "shop", "published": 3, "accepted": 3, "dropped": {}}
     keyspace.add(report, kind="r")

@@ -114,26 +114,18 @@ def test_rules_and_models_have_defaults_and_the_example_of_the_contract_loads() 
     rule = Rule(name="all", judges=("safety",), where=Where(), rate=1.0, always=(), model="default")
     assert load({}).rules == (rule,)
     write(MODEL)
-    model = ModelSettings(provider="openai", base_url="https://host/v1", model="m", api_key_env=None, price=None)
+    bounds = {"max_in_flight": 256, "max_input_tokens": 120_000}
+    model = ModelSettings(provider="openai", base_url="https://host/v1", model="m", **bounds)
     assert load({}).models == {"default": model}
-    assert (model.max_in_flight, model.max_input_tokens) == (256, 120_000)
     write(EXAMPLE)
-    model = ModelSettings(
-        provider="openai",
-        base_url="https://api.openai.com/v1",
-        model="gpt-6-luna",
-        api_key_env="OPENAI_API_KEY",
-        max_in_flight=256,
-        max_input_tokens=120_000,
-        price=Price(0.40, 1.60),
-    )
+    names = {"base_url": "https://api.openai.com/v1", "model": "gpt-6-luna", "api_key_env": "OPENAI_API_KEY"}
+    model = ModelSettings(provider="openai", **names, **bounds, price=Price(0.40, 1.60))
     rule = Rule(
         name="support answers stay grounded",
         where=Where(service="support-*", environment="prod", has=("context",)),
         judges=("groundedness",),
         rate=0.05,
         always=("error", "negative_feedback"),
-        model="default",
     )
     assert load({}) == Settings(models={"default": model}, rules=(rule,))
     for text in read_table(__file__, "accepted").values():

@@ -18,7 +18,6 @@ from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.retry import Retry
-from support.otlp import Accept, OtlpReceiver
 from support.processes import wait_until
 from support.redis_kinds import Certificates, TlsRedis, TunedRedis, make_certificates
 from support.tables import read_table
@@ -29,14 +28,13 @@ from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.transport import RedisStream
 from tracejudge.log import DeliveryError
 from tracejudge.redis_url import mask_url
-from worker.base.delivery.receiver_client import Destination, ReceiverClient, Request
 from worker.base.doctor.redis_server import reach
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.core.config.checks import addresses
 from worker.core.config.loading import load
 from worker.core.config.reading import producer_settings
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.queue.notify import BrokerConfig, broker
+from worker.core.queue.notify import broker
 from worker.core.storage.client import Store, StoreError, make_stores
 from worker.core.storage.group_reader import GroupReader
 from worker.core.storage.keys import Keys
@@ -52,41 +50,6 @@ CUT = [
 ]
 """A mark that ends the host, unquoted in a password: what stands before it looks like host and port."""
 WRONG_URLS = [*ADDRESSES["wrong"], *(url for url in CUT if "user:12" in url and not url.startswith("amqp"))]
-TRUSTED = {"ssl_cert_reqs": "required"}
-SENTINELS = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "retry": Retry(NoBackoff(), 0)}
-BROKERS = {
-    "redis://user:p%2Fw;@host:1/3": BrokerConfig("redis://user:p%2Fw%3B@host:1/3", PATIENCE, use_ssl=False),
-    "redis://host?db=4": BrokerConfig("redis://host:6379/4", PATIENCE, use_ssl=False),
-    "redis://[::1]:7/1": BrokerConfig("redis://[::1]:7/1", PATIENCE, use_ssl=False),
-    "rediss://:pw@host": BrokerConfig("rediss://:pw@host:6379/0", PATIENCE, TRUSTED),
-    "rediss://host/1?ssl_ca_certs=/ca&ssl_certfile=/c&ssl_keyfile=/k&ssl_check_hostname=false": BrokerConfig(
-        "rediss://host:6379/1",
-        PATIENCE,
-        {**TRUSTED, "ssl_ca_certs": "/ca", "ssl_certfile": "/c", "ssl_keyfile": "/k", "ssl_check_hostname": False},
-    ),
-    "unix:///run/redis.sock?db=2": BrokerConfig(
-        "redis+socket:///run/redis.sock?virtual_host=2", PATIENCE, use_ssl=False
-    ),
-    "redis+sentinel://u:p@h1:1,h2/mymaster/5?sentinel_username=s&sentinel_password=t": BrokerConfig(
-        "sentinel://u:p@h1:1/5;sentinel://u:p@h2:26379/5",
-        {**PATIENCE, "master_name": "mymaster", "sentinel_kwargs": {**SENTINELS, "username": "s", "password": "t"}},
-        use_ssl=False,
-    ),
-    "rediss+sentinel://h1:1/mymaster?ssl_ca_certs=/ca": BrokerConfig(
-        "sentinel://h1:1/0",
-        {
-            **PATIENCE,
-            "master_name": "mymaster",
-            "sentinel_kwargs": {**SENTINELS, "ssl": True, **TRUSTED, "ssl_ca_certs": "/ca"},
-        },
-        {**TRUSTED, "ssl_ca_certs": "/ca"},
-    ),
-    "amqp://u:p@host//": BrokerConfig("amqp://u:p@host//", {}, use_ssl=False),
-    "amqps://u:p@host/v?ssl_ca_certs=/ca": BrokerConfig(
-        "amqps://u:p@host/v", {}, {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None, "ca_certs": "/ca"}
-    ),
-    "rediss://a:1;rediss://b:2": BrokerConfig("rediss://a:1;rediss://b:2", PATIENCE, TRUSTED),
-}
 USABLE, UNUSABLE = ADDRESSES["usable"], ADDRESSES["unusable"]
 
 
@@ -125,32 +88,40 @@ def test_a_wrong_address_is_told_without_repeating_it_and_sentinels_and_sockets_
 
 
 def test_a_broker_s_address_is_written_as_kombu_takes_it() -> None:
-    for url, expected in BROKERS.items():
+    for url, (written, row, ssl_options) in ADDRESSES["brokers"].items():
+        options = row if written.startswith("amqp") else PATIENCE | row
+        if "sentinel_kwargs" in options:
+            options["sentinel_kwargs"] |= {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+            options["sentinel_kwargs"]["retry"] = Retry(NoBackoff(), 0)
+        if ssl_options and "cert_reqs" in ssl_options:
+            ssl_options["cert_reqs"] = ssl.CERT_REQUIRED
         parameters = broker(Settings(redis_url="redis://elsewhere", broker_url=url))
-        assert tuple(parameters) == tuple(expected), url
+        assert tuple(parameters) == (written, options, ssl_options), url
         connection = Connection(parameters.url, transport_options=parameters.transport_options, ssl=parameters.use_ssl)
         assert not re.search(r":(p|pw|p%2Fw)", connection.as_uri().partition("//")[2].partition("@")[0]), url
     assert broker(Settings(redis_url="redis://here:1/2")).url == "redis://here:1/2", "the same Redis"
 
 
+def ask_both(url: str, *command: str) -> list[object]:
+    """Run a command by the worker's store and by Celery's broker."""
+    with closing(Store(url, Keys())) as store:
+        answer = store.call(lambda client: client.execute_command(*command))
+    parameters = broker(Settings(redis_url=url))
+    with Connection(parameters.url, transport_options=parameters.transport_options) as connection:
+        return [answer, connection.default_channel.client.execute_command(*command)]
+
+
 def test_a_user_of_the_access_list_is_let_in_and_no_wrong_password(
     redis_binaries: tuple[ServerBinary, ...], tmp_path: Path
 ) -> None:
+    """So is one by a socket; and a Redis that cannot write to its disk is told as such."""
     with EmbeddedRedis(redis_binaries[0]) as guarded, Redis(port=guarded.port) as admin:
         admin.acl_setuser("worker", enabled=True, passwords=[f"+{PASSWORD}"], keys=["*"], categories=["+@all"])
         admin.execute_command("ACL SETUSER default off")
         address = f"127.0.0.1:{guarded.port}/0"
-        with closing(Store(f"redis://worker:{PASSWORD}@{address}", Keys())) as store:
-            assert store.call(lambda client: client.execute_command("ACL WHOAMI")) == "worker"
-        parameters = broker(Settings(redis_url=f"redis://worker:{PASSWORD}@{address}"))
-        with Connection(parameters.url, transport_options=parameters.transport_options) as connection:
-            assert connection.default_channel.client.execute_command("ACL WHOAMI") == "worker"
-        wrong, refused = (
-            Store(f"redis://worker:{PASSWORD}-not@{address}", Keys()),
-            "^Redis refuses the user or the password$",
-        )
-        with closing(wrong), pytest.raises(StoreError, match=refused):
-            wrong.call(lambda client: client.ping())
+        assert ask_both(f"redis://worker:{PASSWORD}@{address}", "ACL WHOAMI") == ["worker", "worker"]
+        with pytest.raises(StoreError, match=r"^Redis refuses the user or the password$"):
+            ask_both(f"redis://worker:{PASSWORD}-not@{address}", "PING")
         guarded.kill()
     with TunedRedis(redis_binaries[0], "--save", "3600 1") as server, Redis(port=server.port) as admin:
         (server.folder / "dump.rdb" / "in the way").mkdir(parents=True)
@@ -164,12 +135,9 @@ def test_a_user_of_the_access_list_is_let_in_and_no_wrong_password(
         assert "cannot write to its disk" in reach("redis", server.url).what
     path = tmp_path / "redis.sock"
     with TunedRedis(redis_binaries[0], "--unixsocket", str(path)):
-        store = Store(f"unix://{path}?db=1", Keys())
-        assert store.call(lambda client: client.set("x", "1"))
-        parameters = broker(Settings(redis_url=f"unix://{path}?db=1"))
-        with Connection(parameters.url, transport_options=parameters.transport_options) as connection:
-            assert connection.default_channel.client.get("x") == b"1"
-        store.close()
+        assert len(ask_both(f"unix://{path}?db=1", "INCR", "x")) == 2
+        with Redis(unix_socket_path=str(path), db=1) as client:
+            assert client.get("x") == b"2"
 
 
 def test_each_option_of_the_driver_works_in_full_or_is_refused_at_the_start(redis_url: str) -> None:
@@ -202,12 +170,12 @@ def _works(settings: Settings, idle_ms: int) -> bool:
     """Use the worker's store, Celery's broker and the SDK as they use Redis; reads that find nothing wait so long."""
     store, name = Store(settings.redis_url, Keys(f"options-{secrets.token_hex(4)}")), secrets.token_hex(4)
     store.make_group(name, "group")
-    idle = [store.read_group(name, "group", "one", count=1, block_ms=idle_ms) for _ in range(2)]
+    idle = [store.read_group(name, "group", "one", count=1, block_ms=block_ms) for block_ms in (idle_ms, 1)]
     store.call(lambda client: client.xadd(name, {"v": "1"}))
     with ThreadPoolExecutor(8) as threads:
         now = list(threads.map(lambda _: store.now_ms(), range(8)))
     reader = GroupReader(store, name, "group", "one")
-    read = list(reader.read(idle_ms))
+    read = list(reader.read(1))
     reader.close()
     store.call(lambda client: client.delete(name))
     parameters = broker(settings)
@@ -233,19 +201,6 @@ def test_the_address_that_passes_the_check_is_opened(redis_url: str) -> None:
         assert broker(settings).url.startswith("redis://")
         with Connection(broker(settings).url) as connection:
             connection.ensure_connection(max_retries=1)
-
-
-def test_a_receiver_s_redirect_is_not_followed() -> None:
-    """Spans go where the configuration says and nowhere else."""
-    with OtlpReceiver() as elsewhere:
-        away = Accept(status=307, headers={"Location": f"{elsewhere.endpoint}/v1/traces"})
-        with (
-            OtlpReceiver(away) as receiver,
-            closing(ReceiverClient(Destination(receiver.endpoint, "url", "a receiver"))) as client,
-        ):
-            reply = client.send(Request("/v1/traces", b"", {"content-type": "application/x-protobuf"}))
-        assert (len(receiver.exports), elsewhere.exports) == (1, ())
-    assert (reply.kind, reply.status) == ("misconfigured", 307)
 
 
 @pytest.fixture(scope="module")

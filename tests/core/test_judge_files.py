@@ -1,4 +1,4 @@
-"""Judges of a user's own: from the configuration or a folder, with templates, and on live traffic.
+"""Judges of a user's own, from the configuration or a folder, with templates.
 
 Mistakes of one line stand in data/mistakes.json, read by the tests of the configuration.
 """
@@ -8,12 +8,8 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support import replies
-from support.endpoint import ChatEndpoint
-from support.pipeline import Pipeline, make_traces
 
 from judges.core.judge import Judge
 from judges.custom import define
@@ -33,11 +29,6 @@ prompt:
   template: "Look for {{response}} in {{context_document}}, for {{user_request}}."
   template_variables: [user_request, context_document, response]
 """
-HOW_POLITE = """\
-instructions = "How politely does {{ outputs }} answer {{ inputs }}?"
-result = { integer = [1, 5], pass_at = 4 }
-"""
-PUBLISHED = Path(__file__).parents[1] / "judges" / "templates" / "facts.yaml"
 
 
 @pytest.fixture(autouse=True)
@@ -142,65 +133,48 @@ def test_a_template_is_read_at_the_start_relative_to_the_file_that_names_it(monk
 
 def test_the_same_template_is_the_same_version_wherever_it_lies() -> None:
     write(FILE, "[judges.grounded]\ntemplate = 'facts.yaml'\n")
-    write("facts.yaml", TEMPLATE)
-    write("mine/other.yaml", TEMPLATE)
+    for name in ("facts.yaml", "mine/other.yaml"):
+        write(name, TEMPLATE)
     write("mine/grounded.toml", "template = 'other.yaml'\n")
-    here, there = versions(load({})), versions(load(MINE, os.devnull))
-    assert here["grounded"] == there["grounded"]
+    here = versions(load({}))["grounded"]
+    assert versions(load(MINE, os.devnull))["grounded"] == here
     write("facts.yaml", TEMPLATE.replace("Look for", "Seek"))
-    assert versions(load({}))["grounded"] != here["grounded"]
+    assert versions(load({}))["grounded"] != here
 
 
-def test_files_that_cannot_be_read_are_told_with_their_fix() -> None:
+def test_files_that_cannot_be_read_are_told_with_their_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     denied, missing = PermissionError(errno.EACCES, "Permission denied"), FileNotFoundError(errno.ENOENT, "No file")
-    assert (
-        files.unread(denied, "name a file") == "cannot be read (Permission denied); let the user that runs this read it"
-    )
-    assert files.unread(missing, "name a file") == "cannot be read (No file); name a file"
-    Path("mine").mkdir()
-    Path("mine/kind.toml").symlink_to("gone.toml")
-    assert load_error().startswith("mine/kind.toml: cannot be read (No such file or directory)")
-    for name in ("mine/kind.toml", "mine/facts.yaml"):
-        Path("mine/kind.toml").unlink()
-        write("mine/kind.toml", FACTS)
-        Path(name).unlink(missing_ok=True)
-        os.mkfifo(name)
-        assert load_error() == (
-            f"{name}: is a pipe and no file; name the file of a judge, NAME.toml"
-            if name.endswith(".toml")
-            else f"mine/kind.toml: template: {name}: is a pipe and no file; name a template file"
+    texts = [files.unread(error, "name a file") for error in (denied, missing)]
+    fix = "let the user that runs this read it"
+    assert texts == [f"cannot be read (Permission denied); {fix}", "cannot be read (No file); name a file"]
+    toml, template, code = "mine/kind.toml", "mine/facts.yaml", "mine/judging.py"
+    loops = "cannot be read (Too many levels of symbolic links)"
+    for number, (name, make, line) in enumerate(
+        (
+            (toml, os.mkfifo, f"{toml}: is a pipe and no file; name the file of a judge, NAME.toml"),
+            (template, os.mkfifo, f"{toml}: template: {template}: is a pipe and no file; name a template file"),
+            (code, os.mkfifo, f"{toml}: code: {code}: is a pipe and no file; name a file of Python"),
+            (toml, lambda path: Path(path).symlink_to("gone.toml"), f"{toml}: cannot be read (No such file"),
+            *((path, lambda path: Path(path).symlink_to(Path(path).name), loops) for path in ("mine", toml, template)),
         )
-    write("mine/kind.toml", 'code = "judging.py:short"')
-    os.mkfifo("mine/judging.py")
-    line = "mine/kind.toml: code: mine/judging.py: is a pipe and no file; name a file of Python"
-    assert load_error() == line
-    # A link to itself is reported.
-    for number, name in enumerate(("mine", "mine/kind.toml", "mine/facts.yaml")):
-        Path(f"{number}").mkdir()
-        os.chdir(f"{number}")
+    ):
+        (tmp_path / f"{number}").mkdir()
+        monkeypatch.chdir(tmp_path / f"{number}")
         if name != "mine":
-            write("mine/kind.toml", FACTS)
+            write(toml, 'code = "judging.py:short"' if name == code else FACTS)
         Path(name).unlink(missing_ok=True)
-        Path(name).symlink_to(Path(name).name)
-        line = load_error()
-        assert name in line
-        assert "cannot be read (Too many levels of symbolic links)" in line
-        os.chdir("..")
+        make(name)
+        error = load_error()
+        assert (line in error, name in error) == (True, True), error
 
 
 def test_files_are_named_from_the_working_directory_and_elsewhere_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path.cwd()
     write("mine/kind.toml", "asks = 'Is it?'")
     Path("here").mkdir()
-    for here, folder, shown in (
-        (".", "mine", "mine"),
-        (".", f"{root}/mine", "mine"),
-        (".", "mine/../mine", "mine"),
-        (".", f"../{root.name}/mine", "mine"),
-        ("here", "../mine", f"{root}/mine"),
-        ("here", f"{root}/mine", f"{root}/mine"),
-        ("/", f"{root}/mine", f"{root}/mine"),
-    ):
+    inside = [(".", folder, "mine") for folder in ("mine", f"{root}/mine", "mine/../mine", f"../{root.name}/mine")]
+    outside = [("here", "../mine"), ("here", f"{root}/mine"), ("/", f"{root}/mine")]
+    for here, folder, shown in (*inside, *((*row, f"{root}/mine") for row in outside)):
         monkeypatch.chdir(root / here)
         line = load_error({"TRACEJUDGE_JUDGES_FOLDER": folder})
         assert line.startswith(f"{shown}/kind.toml: does not say"), (here, folder)
@@ -239,60 +213,3 @@ def test_metrics_are_told_apart_by_their_names_alone_where_they_are_exported() -
         Clash("retrieval_relevance_precision", "retrieval_relevance_precision", "retrieval_relevance"),
         Clash("polite_disagreement", "polite", "polite_disagreement"),
     ], "the later judge clashes"
-
-
-def live_settings(endpoint: ChatEndpoint) -> dict[str, Any]:
-    """Write two judges and a file that is none into a folder, and make a worker's settings for them."""
-    for name, text in (("politeness.toml", HOW_POLITE), ("sources_kept.toml", FACTS)):
-        write(f"mine/{name}", text)
-    write("mine/facts.yaml", PUBLISHED.read_bytes())
-    models = {"default": {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1"}}
-    folder = str(Path("mine").absolute())
-    return {
-        "rules": [{"name": "mine", "judges": ["politeness", "sources_kept"]}],
-        "models": models,
-        "judges_folder": folder,
-    }
-
-
-def answer(**fields: str) -> replies.Behaviour:
-    """Answer both judges; the template's answer has one sentence about its material."""
-
-    def behaviour(call: replies.Call) -> replies.Reply:
-        if "`user_request`" not in call.text():
-            return replies.answers_json({"rationale": "Let's think step by step. It is short.", "result": 4})
-        text = call.text().rpartition("<<response ")[2].partition("\n")[2].partition("\n<<end")[0]
-        sentence = {"sentence": text, "label": "supported", "rationale": "It stands there.", "excerpt": text}
-        return replies.answers(json.dumps(sentence | fields))
-
-    return behaviour
-
-
-def test_judges_of_a_folder_score_published_traces(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
-    endpoint.behaviour = answer()
-    worker = pipeline.worker(**live_settings(endpoint))
-    pipeline.publish(make_traces(5))
-    account = pipeline.settled(5)
-    assert (account.chosen, account.scored, account.unscored, account.lost) == (10, 10, 0, 0)
-    verdicts = [entry.verdict for entry in pipeline.outbox()]
-    before = versions(load(MINE))
-    expected = {(name, before[name]) for name in ("politeness", "sources_kept")}
-    assert {(verdict.judge, verdict.judge_version) for verdict in verdicts} == expected
-    assert {(verdict.judge, score.metric, score.value) for verdict in verdicts for score in verdict.scores} == {
-        ("politeness", "politeness", 0.75),
-        ("sources_kept", "grounded", 1.0),
-        ("sources_kept", "supported_share", 1.0),
-    }
-    page = worker.counted(15)
-    assert page.value("tracejudge_verdicts_total", judge="politeness", metric="politeness", outcome="pass") == 5
-    # An excerpt that is not in the documents is no support.
-    endpoint.behaviour = answer(excerpt="Nobody ever wrote these words here.")
-    pipeline.publish(make_traces(1, first=5))
-    assert pipeline.settled(6).scored == 12
-    (verdict,) = (entry.verdict for entry in pipeline.outbox()[10:] if entry.verdict.judge == "sources_kept")
-    assert [score.value for score in verdict.scores] == [0.0, 0.0]
-    assert verdict.details["fabricated_evidence"] == 1
-    call = next(call for call in reversed(endpoint.calls) if "`user_request`" in call.text())
-    system, user = (message["content"] for message in call.body["messages"])
-    asked = "The request: {{user_request}}" in system, "What is in parcel 5?" in user, "parcel 5" in system
-    assert asked == (True, True, False)

@@ -1,7 +1,6 @@
 """Judging on a real Redis: every evaluation is asked for as often as it must, and ends once."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from structlog.testing import capture_logs
+from support.fixtures import one_redis
 from support.judging import (
     HOUR_S,
     MODEL,
@@ -27,25 +27,25 @@ from support.judging import (
     letters,
     output,
     ready,
+    verdicts,
 )
-from support.processes import wait_until
 from support.stages import Keyspace
 
 from judges.core.judge import Judge, Reading
 from judges.core.model import CallTotals, ModelSettings, Price
 from judges.core.prompt import ToolCall
-from judges.core.verdict import Call, Score, Verdict
+from judges.core.verdict import Call, Score
 from judges.models.scripted import Step
 from judges.registry import load_judges
 from worker.base.accounting import read_account
 from worker.core.config.settings import Rule
 from worker.core.queue.leases import Leases
-from worker.core.queue.ledger import DeadLetter
 
 DEAR = ModelSettings(provider="scripted", model="other", price=Price(input=500.0, output=500.0))
 GONE = ModelSettings(provider="scripted", model="gone")
 ONLY_OURS = frozenset({"scripted"})
 OLD_S = 7 * HOUR_S
+any_redis_server = one_redis
 PASS = Reading((Score("safety", 1.0),))
 READS = {"mine": {"instructions": "Read {{ trace }}. Is {{ outputs }} borne out?", "max_rounds": 3}}
 LOOK = Step(tool_calls=(ToolCall("look", "get_trace_info", "{}"),))
@@ -122,34 +122,23 @@ def test_a_task_returns_its_counts_and_a_verdict_holds_all_that_is_known(
     worker.judging._started = False  # as before its thread runs
     worker.sweep()
     assert (len(ready(keyspace)), worker.judged_texts) == (1, [])
-    keyspace.next_case("a verdict holds trace, user, judge and cost")
+    keyspace.next_case("a verdict holds trace, judge and cost")
     (batch_id,) = choose(keyspace, 1)
     ((item,),) = (batch.items for batch in keyspace.batches().values())
-    began, length = time.time(), len(YES)
+    began = time.time()
     new_worker().run(batch_id)
-    (verdict,) = (msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j"))
-    assert began <= verdict.started_at <= time.time()
+    (verdict,) = verdicts(keyspace)
     (call,) = verdict.calls
-    assert verdict == Verdict(
-        evaluation_id=item.evaluations[0].id,
-        outcome="scored",
-        scores=(Score("safety", 1.0, 1.0, "yes", passed=True),),
-        metrics=("safety",),
-        rationale="It is fine.",
-        trace_id=item.trace.trace_id,
-        span_id=item.trace.span_id,
-        service="shop",
-        judge="safety",
-        judge_version=SAFETY.version,
-        judge_model="scripted",
-        input_tokens=length,
-        output_tokens=length,
-        cost_usd=pytest.approx(3 * length / 1e6),
-        attempts=1,
-        calls=(Call(call.started_at, call.duration_s, "ok", length, length, None, "scripted", "stop"),),
-        started_at=verdict.started_at,
-        duration_s=verdict.duration_s,
-    )
+    assert began <= verdict.started_at <= time.time()
+    ids_of_trace = (verdict.evaluation_id, verdict.trace_id, verdict.span_id, verdict.service)
+    assert ids_of_trace == (item.evaluations[0].id, item.trace.trace_id, item.trace.span_id, "shop")
+    named = (verdict.judge, verdict.judge_version, verdict.judge_model, verdict.metrics)
+    assert named == ("safety", SAFETY.version, "scripted", ("safety",))
+    assert (verdict.outcome, verdict.rationale) == ("scored", "It is fine.")
+    assert verdict.scores == (Score("safety", 1.0, 1.0, "yes", passed=True),)
+    spent = (verdict.input_tokens, verdict.output_tokens, verdict.cost_usd, verdict.attempts)
+    assert spent == (length, length, pytest.approx(3 * length / 1e6), 1)
+    assert call == Call(call.started_at, call.duration_s, "ok", length, length, None, "scripted", "stop")
     keyspace.next_case("the setting chooses which verdicts are logged")
     judges = scoring(lambda text: Reading((Score("safety", 1.0, passed=text[-2] not in "147"),)))
     for first, which, logged in ((0, "all", 3), (3, "failed", 1), (6, "none", 0)):
@@ -174,22 +163,13 @@ def test_final_reasons_and_late_failures_end_an_evaluation(keyspace: Keyspace, n
     assert judged(keyspace) == ids(0, 3)
     dead_letters = letters(keyspace)
     doomed = {item.evaluations[0].id: item for item in before.items if item.trace.trace_id in ids(1, 2)}
-    assert dead_letters == {
-        name: DeadLetter(
-            v=1,
-            evaluation=item.evaluations[0],
-            grader="default",
-            judge_model="scripted",
-            item=item,
-            reason="judge_unavailable",
-            attempts=1,
-            chosen_at=before.created_at,
-            given_up_at=dead_letters[name].given_up_at,
-            note="away",
-            spent=CallTotals(1),
-        )
-        for name, item in doomed.items()
-    }
+    assert dead_letters.keys() == doomed.keys()
+    for name, item in doomed.items():
+        letter = dead_letters[name]
+        assert (letter.item, letter.evaluation, letter.grader) == (item, item.evaluations[0], "default")
+        assert (letter.reason, letter.note) == ("judge_unavailable", "away")
+        assert (letter.attempts, letter.spent) == (1, CallTotals(1))
+        assert (letter.judge_model, letter.chosen_at) == ("scripted", before.created_at)
     assert all(began <= letter.given_up_at <= time.time() for letter in dead_letters.values())
     dead_verdicts = keyspace.outbox("d")
     assert {entry["evaluation_id"] for entry in dead_verdicts} == dead_letters.keys()
@@ -251,9 +231,6 @@ def test_an_error_of_a_judge_or_of_ours_parks_its_evaluation_and_quotes_nothing(
         assert (judged(keyspace), holders(keyspace)) == (ids(0, 2), {batch_id: "parked"})
         assert (read_account(keyspace.store).waiting, output(1) in str(lines)) == (1, False)
         assert keyspace.leases()[batch_id] == keyspace.soon(60, growth=1.0)
-        if error is KeyError:
-            assert [line["error"] for line in lines if line["event"] == "unexpected error"] == ["KeyError"]
-            assert [line["reasons"] for line in lines if line["event"] == "batch parked"] == [["internal_error"]]
         new_worker().sweep_due(scored=3)
 
     def break_down(*_: Any, **__: Any) -> None:
@@ -291,7 +268,7 @@ def test_calls_of_all_tries_of_an_exploration_count(keyspace: Keyspace, new_work
     keyspace.next_case("an outage before the first answer")
     worker = new_worker(AWAY, judges=judges)
     worker.run(*choose(keyspace, 1, judges=READS, rules=rules))
-    for _ in range(30):
+    for _ in range(10):
         worker.sweep_due()
     assert keyspace.outbox("j") == []
     new_worker(LOOK, YES, judges=judges).sweep_due(scored=1)
@@ -319,6 +296,16 @@ def test_a_batch_goes_to_the_judge_model_it_was_chosen_for(keyspace: Keyspace, n
     worker.sweep()
     assert (worker.model.reached, reasons(keyspace)) == ([], {"dead:unknown_judge_version": 1})
     assert_settled(keyspace, scored=3, dead=1)
+
+
+def test_an_egress_holds_for_evaluations_of_before_the_rule(keyspace: Keyspace, new_worker: Workers) -> None:
+    models = {"default": MODEL, "inside": msgspec.structs.replace(MODEL, model="inside")}
+    free = Rule(name="free", judges=("safety",))
+    kept = Rule(name="kept", judges=("groundedness",), model="inside", egress=("inside",))
+    choose(keyspace, 5, age_s=OLD_S, models=models, rules=(free,))
+    worker = new_worker(models=models, rules=(kept, free), give_up_after=HOUR_S)
+    worker.sweep(scored=0, dead=5)
+    assert (reached(worker), reasons(keyspace)) == ([0, 0], {"dead:judge_rejected": 5})
 
 
 def test_work_for_a_model_that_nobody_has_any_more_ends(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -351,30 +338,17 @@ def test_work_for_a_model_that_nobody_has_any_more_ends(keyspace: Keyspace, new_
         assert (keyspace.batches(), letters(keyspace), holders(keyspace)) == (before, {}, {})
     keyspace.next_case("own batches before the first exchange")
     choose(keyspace, 5, batch_size=1, age_s=OLD_S)
-    worker = new_worker(batch_size=1, configured_models=frozenset[str], limit=1)
-    worker.model.answers.clear()
-    worker.look()
-    worker.rest()
-    assert worker.judging.held == 2, "as many as there is capacity for"
-    worker.end(scored=5)
+    new_worker(batch_size=1, configured_models=frozenset[str], limit=1).sweep(scored=5)
 
 
-def test_judging_tells_whether_its_loop_lives_and_where_there_is_capacity(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_judging_tells_where_there_is_capacity(keyspace: Keyspace, new_worker: Workers) -> None:
     batch_ids = choose(keyspace, 4, batch_size=1)
     worker = new_worker(batch_size=1, limit=1)
-    judging = worker.judging
-    assert (judging.capacity(), judging.pulse.has_ended) == ({"scripted": True}, False)
-    with monkeypatch.context() as fallen:
-        fallen.setattr(judging.loop, "_thread", threading.Thread())
-        assert judging.pulse.has_ended, "unasked"
-    worker.model.hung = {output(number) for number in range(4)}
-    worker.wake(batch_ids[0])
-    wait_until(lambda: judging.held == 2, what="the slots to be taken")
-    assert judging.capacity() == {"scripted": False}
-    judging.stop(0)
-    assert not judging.pulse.has_ended, "it was stopped"
+    assert (worker.judging.capacity(), worker.judging.pulse.has_ended) == ({"scripted": True}, False)
+    worker.begin(batch_ids[0])
+    assert (worker.judging.held, worker.judging.capacity()) == (2, {"scripted": False})
+    worker.judging.stop(0)
+    assert not worker.judging.pulse.has_ended, "it was stopped"
     shut = new_worker()
     shut.limits.blocked_for_s = 5.0
     assert shut.judging.capacity() == {"scripted": False}

@@ -1,12 +1,12 @@
 """The lease decides who works, the ledger what counts: when leases are lost, Redis is away, or a worker stops."""
 
-import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from support.fixtures import one_redis
 from support.judging import (
     MODEL,
     JudgingWorker,
@@ -27,10 +27,11 @@ from support.stages import Keyspace
 
 from judges.core.model import ModelSettings
 from worker.core.judging import consumer as consumer_module
-from worker.core.queue.leases import LEASE_MS, HeldLeases, Leases, Task
+from worker.core.queue.leases import LEASE_MS, Leases
 from worker.core.storage.client import StoreError
 
 LEASE_S = LEASE_MS / 1000
+any_redis_server = one_redis
 
 
 @pytest.fixture
@@ -96,9 +97,8 @@ def test_leases_are_renewed_while_the_work_goes_on_and_after_redis_was_away(
     wait_renewed(keyspace, batch_id)
     assert worker.judging.held == 1, "the first round left nothing behind, and the second is held once"
     assert holders(keyspace) == {batch_id: taken}
-    worker.end()
+    worker.end(scored=3)
     assert (len(worker.model.reached), len(worker.judged_texts)) == (6, 3)
-    assert_settled(keyspace, scored=3)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
@@ -106,19 +106,9 @@ def test_a_worker_that_lost_its_lease_stops_and_nothing_counts_twice(keyspace: K
     loser, batch_id = new_worker.begun(3)
     lose(keyspace, batch_id)
     loser.settle()
-    assert (loser.judged_texts, keyspace.outbox("j")) == ([], [])
+    assert (loser.judged_texts, keyspace.outbox("j")) == ([], []), "its task is cancelled"
     assert holders(keyspace) == {batch_id: "somebody else"}, "what is not ours we do not put back"
     new_worker().sweep_due(scored=3)
-    keyspace.next_case("the capacity of its batch is free")
-    choose(keyspace, 8)
-    worker = new_worker(limit=1)
-    worker.begin(*ready(keyspace))
-    (batch_id,) = keyspace.batches()
-    lose(keyspace, batch_id)
-    worker.settle()
-    worker.model.answers.set()
-    keyspace.client.hdel(keyspace.keys.holders, batch_id)
-    worker.sweep_due(scored=8)
     keyspace.next_case("a lease that is lost while the end is written leaves nothing behind")
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
@@ -159,16 +149,13 @@ def test_batches_of_slow_dead_and_cut_off_workers_are_recorded_once(
     worker.judging.held_leases._renewed_at -= 15  # as after an outage
     worker.look()
     assert (ready(keyspace), keyspace.leases()[batch_id]) == ([], keyspace.soon(LEASE_S))
-    worker.end()
+    worker.end(scored=3)
     assert len(worker.model.reached) == 3, "each was asked for once"
-    assert_settled(keyspace, scored=3)
     keyspace.next_case("a batch of a dead worker")
     (batch_id,) = choose(keyspace, 3)
     Leases(keyspace.store, tries_ttl_s=60).take("scripted", "dead", 1)
-    keyspace.make_due(batch_id, in_s=LEASE_S * 100)
     worker = new_worker()
     worker.run(batch_id)
-    worker.sweep()
     assert worker.judged_texts == []
     worker.sweep_due(scored=3)
     keyspace.next_case("a batch that is leased again before it began")
@@ -180,48 +167,9 @@ def test_batches_of_slow_dead_and_cut_off_workers_are_recorded_once(
     worker.wake(batch_id)
     worker.rest()
     busy.set()
-    worker.settle()
+    worker.settle(scored=3)
     assert len(worker.model.reached) == 3
     assert worker.judging.windows["scripted"].evaluations == 0, "both have released the window"
-    assert_settled(keyspace, scored=3)
-
-
-def test_only_tasks_of_lost_leases_that_are_under_way_are_cancelled(keyspace: Keyspace) -> None:
-    """What works under a lease ends with it, and what has ended by itself is not missed."""
-
-    async def work() -> None:
-        await asyncio.sleep(0)
-
-    choose(keyspace, 1)
-    leases, cancelled = Leases(keyspace.store, tries_ttl_s=60), list[Task]()
-    with asyncio.Runner() as runner, capture_logs() as lines:
-        loop, held_leases = runner.get_loop(), HeldLeases(leases, cancelled.append)
-        held = leases.take("scripted", "a", 1)[0].lease
-        late, working, latest = (loop.create_task(work()) for _ in range(3))
-        held_leases.add(held)
-        later = held._replace(holder="a again")
-        held_leases.add(later)
-        held_leases.begin(held, late)
-        assert cancelled == [late]
-        held_leases.begin(later, working)
-        assert (cancelled, len(held_leases)) == ([late], 1)
-        held_leases.remove(later)
-        held_leases.begin(later, latest)
-        assert (cancelled, len(held_leases)) == ([late, latest], 0)
-        for is_done in (False, True):
-            keyspace.next_case("done" if is_done else "under way")
-            choose(keyspace, 1)
-            cancelled.clear()
-            lines.clear()
-            held, working = leases.take("scripted", "a", 1)[0].lease, loop.create_task(work())
-            held_leases.add(held)
-            held_leases.begin(held, working)
-            if is_done:
-                loop.run_until_complete(working)
-            leases.finish(held.batch_id, "scripted")
-            held_leases.renew()
-            assert [line["event"] for line in lines] == ([] if is_done else ["lease lost"])
-            assert cancelled == ([] if is_done else [working])
 
 
 def test_when_redis_goes_away_work_is_left_to_the_sweeper_and_paid_for_once(
@@ -235,9 +183,8 @@ def test_when_redis_goes_away_work_is_left_to_the_sweeper_and_paid_for_once(
             outage.setattr(worker.ledger if away == "already_finished" else worker.judging.leases, away, refuse)
             worker.run(batch_id)
         assert (list(keyspace.batches()), worker.judging.held) == ([batch_id], 0)
-        worker.sweep_due()
+        worker.sweep_due(scored=2)
         assert len(worker.judged_texts) == 2, "each was asked for once"
-        assert_settled(keyspace, scored=2)
     keyspace.next_case("a failed sweep raises and the next one judges")
     choose(keyspace, 1)
     with monkeypatch.context() as outage:
@@ -247,16 +194,9 @@ def test_when_redis_goes_away_work_is_left_to_the_sweeper_and_paid_for_once(
     worker.sweep(scored=1)
     keyspace.next_case("a verdict waits for Redis as long as it takes")
     worker = new_worker()
-    record, outages = worker.ledger.record, iter([True, False])
-
-    def sometimes(finished: Any) -> Any:
-        fresh = record(finished)
-        return refuse() if next(outages, False) else fresh
-
-    monkeypatch.setattr(worker.ledger, "record", sometimes)
-    worker.run(*choose(keyspace, 3))
+    worker.lose_answers(monkeypatch, 1)
+    worker.run(*choose(keyspace, 3), scored=3)
     assert len(worker.judged_texts) == 3
-    assert_settled(keyspace, scored=3)
 
 
 def test_capacity_is_not_filled_over_and_over_and_released_with_the_answer(
@@ -317,11 +257,6 @@ def test_what_runs_may_end_within_the_grace_and_the_rest_is_given_back(keyspace:
     worker.look()
     assert keyspace.everything() == before, "it takes nothing any more"
     new_worker().run(batch_ids[1], scored=3)
-    keyspace.next_case("a hurried stop does not wait")
-    worker, batch_id = new_worker.begun(1)
-    once_it_stops(worker, worker.judging.hurry)
-    worker.judging.stop(3600)
-    assert (ready(keyspace), holders(keyspace)) == ([batch_id], {})
     keyspace.next_case("a stopping worker leases no batch and begins no call")
     choose(keyspace, 4, batch_size=1)
     other = ModelSettings(provider="scripted", model="other")
@@ -360,13 +295,6 @@ def test_a_batch_leased_at_the_stop_and_what_redis_does_not_take_then_are_not_lo
     worker.judging.stop(0.05)
     taker.join(60)
     assert (ready(keyspace), holders(keyspace), worker.judging.held) == ([batch_id], {}, 0)
-    keyspace.next_case("what Redis does not take at the stop is swept later")
-    worker, _ = new_worker.begun(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(worker.judging.leases, "put_back", refuse)
-        worker.judging.stop(0.05)
-    assert worker.judging.held == 0
-    new_worker().sweep_due(scored=1)
     keyspace.next_case("Redis takes no verdicts")
     (batch_id,) = choose(keyspace, 1)
     worker, refused = new_worker(), threading.Event()

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from support.judging import holders
+from support.judging import ready as ready_of
 from support.stages import IngestHarness, Keyspace, make_maintenance, make_traces
 
 from judges.core.model import CallTotals
@@ -30,8 +32,7 @@ def ids(taken: list[LeasedPayload]) -> list[str]:
 
 
 def ready(keyspace: Keyspace, model: str = MODEL) -> list[str]:
-    """List the batches that anybody may take, the oldest first."""
-    return [batch_id.decode() for batch_id in keyspace.client.zrange(keyspace.keys.ready(model), 0, -1)]
+    return ready_of(keyspace, model)
 
 
 def holder_of(keyspace: Keyspace, batch_id: str) -> str | None:
@@ -69,9 +70,6 @@ def test_ready_batches_are_taken_once_and_the_oldest_first(keyspace: Keyspace, l
     assert (holder_of(keyspace, batch_id), due_in(keyspace, batch_id)) == ("a", keyspace.soon(LEASE_S))
     rest = leases.take(MODEL, "b", 9)
     assert {lease.lease.batch_id: lease.payload for lease in (first, *rest)} == payloads
-    before = keyspace.everything()
-    assert leases.take(MODEL, "c", 1) == []
-    assert keyspace.everything() == before
     keyspace.next_case("many workers at once")
     batch_ids = add_three(keyspace)
     with ThreadPoolExecutor(16) as pool:
@@ -125,83 +123,12 @@ def test_an_unreadable_batch_is_set_aside_and_blocks_no_other(keyspace: Keyspace
         assert ids(leases.take(MODEL, "a", 9)) == [strange]
 
 
-def test_a_lapsed_lease_goes_to_another_once_it_is_swept(keyspace: Keyspace, leases: Leases) -> None:
-    batch_id = keyspace.add_batch()
-    (taken,) = leases.take(MODEL, "a", 1)
-    keyspace.make_due(batch_id)
-    assert leases.renew([taken.lease]) == set(), "it was not swept"
-    assert (due_in(keyspace, batch_id), leases.sweep([MODEL])) == (keyspace.soon(LEASE_S), 0)
-    keyspace.make_due(batch_id)
-    assert leases.sweep([MODEL]) == 1
-    before = keyspace.everything()
-    assert leases.renew([taken.lease]) == {batch_id}, "though its batch is still ready"
-    leases.put_back(taken.lease, delay_s=60, tries={"e1": CallTotals(1)})
-    assert (keyspace.everything(), ready(keyspace)) == (before, [batch_id])
-    assert ids(leases.take(MODEL, "b", 1)) == [batch_id]
-    assert leases.renew([taken.lease]) == {batch_id}
-    assert (holder_of(keyspace, batch_id), due_in(keyspace, batch_id)) == ("b", keyspace.soon(LEASE_S))
-    keyspace.next_case("renewing keeps held leases and returns lost ones")
-    kept, lost, finished = add_three(keyspace)
-    held = [taken.lease for taken in leases.take(MODEL, "a", 3)]
-    keyspace.make_due(lost)
-    leases.sweep([MODEL])
-    leases.take(MODEL, "b", 1)
-    keyspace.make_due(kept)
-    leases.finish(finished, MODEL)
-    assert leases.renew(held) == {lost, finished}
-    assert (holder_of(keyspace, kept), due_in(keyspace, kept)) == ("a", keyspace.soon(LEASE_S))
-    assert_gone(keyspace, finished)
-    assert leases.renew([]) == set()
-
-
-def test_only_the_holder_puts_a_batch_back_or_parks_it_once(keyspace: Keyspace, leases: Leases) -> None:
-    batch_ids, tries = add_three(keyspace), {"e1": CallTotals(4)}
-    batch_id = batch_ids[0]
-    (taken,) = leases.take(MODEL, "a", 1)
-    leases.put_back(taken.lease)
-    assert (ready(keyspace), holder_of(keyspace, batch_id)) == (batch_ids, None), "in its old place"
-    assert due_in(keyspace, batch_id) == keyspace.soon(READY_S)
-    (taken,) = leases.take(MODEL, "a", 1)
-    before = keyspace.everything()
-    for stranger in ("b", "parked"):
-        for delay_s in (0.0, 600.0):
-            leases.put_back(Lease(batch_id, MODEL, stranger), delay_s=delay_s, tries=tries)
-    assert keyspace.everything() == before
-    leases.put_back(taken.lease, delay_s=120)
-    assert (holder_of(keyspace, batch_id), due_in(keyspace, batch_id)) == ("parked", keyspace.soon(120))
-    assert (leases.sweep([MODEL]), ready(keyspace)) == (0, batch_ids[1:])
-    keyspace.make_due(batch_id)
-    assert (leases.sweep([MODEL]), ready(keyspace)) == (1, batch_ids)
-    assert holder_of(keyspace, batch_id) is None
-    for delay_s in (0.0, 60.0):
-        (taken,) = leases.take(MODEL, "a", 1)
-        leases.put_back(taken.lease, delay_s=delay_s, tries=tries)
-        before = keyspace.everything()
-        leases.put_back(taken.lease, delay_s=delay_s, tries=tries)
-        assert keyspace.everything() == before, "twice is once"
-        leases.finish(taken.lease.batch_id, MODEL)
-        leases.put_back(taken.lease, delay_s=delay_s, tries=tries)
-        assert_gone(keyspace, taken.lease.batch_id)
-    keyspace.next_case("finishing twice is finishing once")
-    first, *others = add_three(keyspace)
-    size = sum(keyspace.client.strlen(keyspace.keys.batch(batch_id)) for batch_id in others)
-    leases.take(MODEL, "a", 2)
-    leases.finish(first, MODEL)
-    after = keyspace.everything()
-    leases.finish(first, MODEL)
-    assert (keyspace.everything(), keyspace.waiting()) == (after, {MODEL: size})
-    for batch_id in others:
-        leases.finish(batch_id, MODEL)
-    assert keyspace.everything().keys() == {"layout", "partitions", "traces", "waiting"}
-    assert keyspace.waiting() == {MODEL: 0}
-
-
 def test_tries_are_kept_for_all_rounds_and_not_for_ever(keyspace: Keyspace, leases: Leases) -> None:
     batch_id, key = keyspace.add_batch(), keyspace.keys.tries
     refusals = Refusals(1, 2.5)
     first = {"e1": CallTotals(4, 100, 10, 0.5, refusals=refusals), "e2": CallTotals(1, cost_usd=None, is_known=False)}
     last = {"e1": CallTotals(7, 200, 20, 1.0), "e3": CallTotals(2)}
-    for before, tries in (({}, {}), ({}, first), (first, {}), (first, last), (first | last, {})):
+    for before, tries in (({}, {}), ({}, first), (first, last), (first | last, {})):
         (taken,) = leases.take(MODEL, "a", 1)
         assert taken.tries == before
         leases.put_back(taken.lease, tries=tries)
@@ -209,8 +136,6 @@ def test_tries_are_kept_for_all_rounds_and_not_for_ever(keyspace: Keyspace, leas
     keyspace.client.expire(key(batch_id), 60)
     leases.put_back(leases.take(MODEL, "a", 1)[0].lease, delay_s=60, tries=last)
     assert TTL_S - 60 < keyspace.client.ttl(key(batch_id)) <= TTL_S
-    leases.finish(batch_id, MODEL)
-    assert_gone(keyspace, batch_id)
     keyspace.next_case("a probe prefers batches that were never tried")
     batch_ids = add_three(keyspace)
     first_id, second, *fresh = batch_ids
@@ -226,21 +151,7 @@ def test_tries_are_kept_for_all_rounds_and_not_for_ever(keyspace: Keyspace, leas
     assert two == [*fresh, first_id], "what is left over is the oldest"
 
 
-def test_a_sweep_makes_due_batches_ready_and_no_others(keyspace: Keyspace, leases: Leases) -> None:
-    batch_ids = add_three(keyspace)
-    (held,) = leases.take(MODEL, "a", 1)
-    before = keyspace.everything()
-    assert leases.sweep([MODEL]) == 0
-    assert (keyspace.everything(), ready(keyspace)) == (before, batch_ids[1:])
-    leases.put_back(held.lease, delay_s=60.0)
-    keyspace.make_due(*batch_ids)
-    assert (leases.sweep([MODEL]), ready(keyspace)) == (3, batch_ids)
-    assert keyspace.client.hgetall(keyspace.keys.holders) == {}, "nobody holds what was swept"
-    assert keyspace.leases() == dict.fromkeys(batch_ids, keyspace.soon(READY_S))
-    before = keyspace.everything()
-    assert leases.sweep([MODEL]) == 0
-    assert keyspace.everything() == before, "again"
-    keyspace.next_case("missing in the ready set, and many leases of unknown models")
+def test_a_sweep_finds_what_is_in_no_set_and_leaves_other_models_alone(keyspace: Keyspace, leases: Leases) -> None:
     batch_id = keyspace.add_batch()
     keyspace.client.delete(keyspace.keys.ready(MODEL))
     assert (leases.sweep([MODEL]), leases.take(MODEL, "a", 1)) == (0, [])
@@ -259,46 +170,88 @@ def test_a_sweep_makes_due_batches_ready_and_no_others(keyspace: Keyspace, lease
     assert (leases.sweep([MODEL, OTHER]), ready(keyspace, OTHER)) == (1, [other])
 
 
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["take", "put_back", "park", "finish", "come_due", "sweep"]), st.integers(0, 2)),
-    max_size=30,
-)
+class Play:
+    """Three batches and what is expected of them: who holds each, its tries, and the seconds until it is due.
+
+    Also holders of before and a stranger put back, park and renew; all is done twice, and twice is once.
+    """
+
+    def __init__(self, keyspace: Keyspace, leases: Leases) -> None:
+        self.keyspace, self.leases = keyspace, leases
+        self.names = add_three(keyspace)
+        self.last = {name: Lease(name, MODEL, "stranger") for name in self.names}
+        self.holders: dict[str, str] = {}
+        self.tries: dict[str, dict[str, CallTotals]] = {}
+        self.due_s = dict.fromkeys(self.names, READY_S)
+        self._numbers = count(1)
+
+    def ready(self) -> list[str]:
+        return [name for name in self.due_s if name not in self.holders]
+
+    def take(self, number: int) -> None:
+        holder, expected = f"holder {next(self._numbers)}", self.ready()[:number]
+        taken = self.leases.take(MODEL, holder, number)
+        assert [(each.lease.batch_id, each.tries) for each in taken] == [
+            (name, self.tries.get(name, {})) for name in expected
+        ]
+        self.last |= {each.lease.batch_id: each.lease for each in taken}
+        self.holders |= dict.fromkeys(expected, holder)
+        self.due_s |= dict.fromkeys(expected, LEASE_S)
+
+    def put_back(self, number: int, delay_s: float = 0.0) -> None:
+        held, tries = self.last[self.names[number]], {"e1": CallTotals(next(self._numbers))}
+        for _ in range(2):
+            self.leases.put_back(held, delay_s=delay_s, tries=tries)
+        if self.holders.get(held.batch_id) == held.holder:
+            del self.holders[held.batch_id]
+            self.holders |= {held.batch_id: "parked"} if delay_s else {}
+            self.tries[held.batch_id] = tries
+            self.due_s[held.batch_id] = delay_s or READY_S
+
+    def park(self, number: int) -> None:
+        self.put_back(number, 60.0)
+
+    def renew(self, number: int) -> None:
+        held = self.last[self.names[number]]
+        is_held = self.holders.get(held.batch_id) == held.holder
+        assert self.leases.renew([held]) == (set() if is_held else {held.batch_id})
+        self.due_s |= {held.batch_id: LEASE_S} if is_held else {}
+
+    def finish(self, number: int) -> None:
+        for _ in range(2):
+            self.leases.finish(self.names[number], MODEL)
+        assert_gone(self.keyspace, self.names[number])
+        for state in (self.holders, self.tries, self.due_s):
+            state.pop(self.names[number], None)
+
+    def come_due(self, number: int) -> None:
+        self.keyspace.make_due(self.names[number])
+        self.due_s |= {self.names[number]: -1.0} if self.names[number] in self.due_s else {}
+
+    def sweep(self, _: int) -> None:
+        due = [name for name, seconds in self.due_s.items() if seconds < 0]
+        assert [self.leases.sweep([MODEL]), self.leases.sweep([MODEL])] == [len(due), 0]
+        self.holders = {name: holder for name, holder in self.holders.items() if name not in due}
+        self.due_s |= dict.fromkeys(due, READY_S)
 
 
-@given(steps=STEPS)
+STEPS = st.sampled_from(["take", "put_back", "park", "renew", "finish", "come_due", "sweep"])
+
+
+@given(steps=st.lists(st.tuples(STEPS, st.integers(0, 2)), max_size=30))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_each_batch_has_one_state_in_any_order(
+def test_each_batch_has_one_state_and_only_its_holder_changes_it(
     keyspace: Keyspace, leases: Leases, steps: list[tuple[str, int]]
 ) -> None:
-    left = {keyspace.add_batch(made_at_s=BEGIN_S + number) for number in range(3)}
-    names = sorted(left)
-    names_of_holders = count()
-    last: dict[str, Lease] = {}
+    play = Play(keyspace, leases)
     for step, number in steps:
-        held = last.get(names[number], Lease(names[number], MODEL, "never"))
-        match step:
-            case "take":
-                taken = leases.take(MODEL, f"holder {next(names_of_holders)}", number)
-                last |= {lease.lease.batch_id: lease.lease for lease in taken}
-                assert set(ids(taken)) <= left
-            case "put_back":
-                leases.put_back(held, tries={"e1": CallTotals(1)})
-            case "park":
-                leases.put_back(held, delay_s=60, tries={"e1": CallTotals(1)})
-            case "finish":
-                leases.finish(names[number], MODEL)
-                left.discard(names[number])
-            case "come_due":
-                keyspace.make_due(names[number])
-            case "sweep":
-                leases.sweep([MODEL])
-        taken_or_parked = {raw.decode() for raw in keyspace.client.hgetall(keyspace.keys.holders)}
-        assert taken_or_parked | set(ready(keyspace)) == left
-        assert not taken_or_parked & set(ready(keyspace))
-        assert set(keyspace.leases()) == left
-    for batch_id in names:
-        leases.finish(batch_id, MODEL)
+        getattr(play, step)(number)
+        assert (holders(keyspace), ready(keyspace)) == (play.holders, play.ready())
+        assert keyspace.leases() == pytest.approx(play.due_s, abs=5)
+    for number in range(3):
+        play.finish(number)
     assert keyspace.waiting() == {MODEL: 0}
+    assert keyspace.everything().keys() == {"layout", "partitions", "traces", "waiting"}
 
 
 @pytest.fixture

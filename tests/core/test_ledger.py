@@ -1,14 +1,21 @@
-"""The ledger counts a verdict once, a dead letter once, never both, and finds the same publication again."""
+"""The ledger counts a verdict once, a dead letter once, never both, and finds the same publication again.
+
+Exporters on a real outbox: each verdict counts once, whoever reads it, dies over it or cannot read it. A further
+exporter is one file and one row: the outbox, its thread, the gauges and the doctor know it by that.
+"""
 
 import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.judging import letters
@@ -16,10 +23,13 @@ from support.passes import Replays, make_letter
 from support.stages import (
     HOUR,
     IngestHarness,
+    InstantEvent,
     Keyspace,
     encoded,
     make_trace,
     make_verdict,
+    samples,
+    select_metrics,
     settings_of,
     use_script_time,
 )
@@ -27,17 +37,28 @@ from support.stages import (
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
 from tracejudge import ToolCall
+from worker.base.doctor.command import diagnose
+from worker.base.doctor.finding import Check, ok
+from worker.cli import cli
+from worker.core import features
 from worker.core.config.graders import Graders
-from worker.core.config.settings import Rule
+from worker.core.config.settings import Rule, Settings
+from worker.core.export import consumer as outbox
+from worker.core.export.consumer import ExportConsumer
+from worker.core.export.prometheus import PrometheusExporter
+from worker.core.features import ExporterSpec, Feature, installed
 from worker.core.queue.batch import Batch, Evaluation, Item
-from worker.core.queue.ledger import FinalVerdict, Ledger
+from worker.core.queue.ledger import FinalVerdict, Ledger, OutboxEntry
+from worker.core.runtime.runtime import Runtime
 from worker.core.selection.evaluations import EvaluationFactory, period_of
 from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
+from worker.core.telemetry.metrics import Metrics
 
 HOUR_S = 3600
 DAY_S = 86_400
 NOW_S = 1_800_000_000  # 08:00 UTC
+pytestmark = pytest.mark.usefixtures("_short_reads")
 RULES = (Rule(name="all", judges=("safety",)),)
 ENDS = {
     "scored": {"outcome": "scored", "scores": (Score("safety", 1.0, 1.0, "yes", passed=True),)},
@@ -78,17 +99,8 @@ def test_a_verdict_is_in_ledger_outbox_and_accounting_once(keyspace: Keyspace, l
     assert keyspace.accounting() == keyspace.daily_accounting() == accounting
     least = 2 * DAY_S
     assert all(least - 60 < keyspace.client.ttl(part) <= least + 600 for part in parts_of(keyspace))
-    before = keyspace.everything()
-    assert ledger.record(final(0)) == [False]
-    assert ledger.record(final(0, end="refusal")) == [False], "the first one stays"
-    assert ledger.add_dead_letter([make_letter(0)]) == [False], "it never becomes a dead letter"
-    assert keyspace.everything() == before
-    keyspace.next_case("a group may hold old, new and the same twice")
-    ledger.record(final(1))
-    assert ledger.record(final(0, 1, 2, 2)) == [True, False, True, False]
-    ids = [verdict(number).evaluation_id for number in (1, 0, 2)]
-    assert [entry["evaluation_id"] for entry in keyspace.outbox("j")] == ids
-    assert keyspace.accounting() == {"scored": 3, "outbox": 3}
+    ledger.record(final(11))
+    assert ledger.record(final(10, 11, 12, 12)) == [True, False, True, False], "a group may hold the same twice"
     keyspace.next_case("of many threads with the same verdicts one writes each")
     finished = [each for number, end in enumerate([*ENDS] * 5) for each in final(number, end=end)]
     together = threading.Barrier(8)
@@ -118,9 +130,6 @@ def test_a_dead_letter_holds_all_it_takes_to_try_again_and_is_one(keyspace: Keys
     ((evaluation_id, given_up_ms),) = keyspace.client.zrange(keyspace.keys.dead_due, 0, -1, withscores=True)
     seconds, _ = keyspace.client.time()
     assert (evaluation_id.decode(), given_up_ms / 1000) == (letter.evaluation.id, pytest.approx(seconds, abs=60))
-    before = keyspace.everything()
-    assert ledger.add_dead_letter([make_letter(1, reason="rate_limited"), make_letter(1)]) == [False, False]
-    assert keyspace.everything() == before
     keyspace.next_case("a verdict that comes after all ends it")
     misleading = make_trace(1, output='"reason":"refusal"', tool_calls=[ToolCall("find", {"reason": "refusal"})])
     letter, dead_verdict = make_letter(1, reason="rate_limited")
@@ -158,7 +167,7 @@ def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger, keyspace
 STEPS = st.tuples(st.sampled_from(["record", "give up"]), st.lists(st.integers(0, 3), min_size=1, max_size=3))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=8), ends=st.lists(st.sampled_from([*ENDS]), min_size=4, max_size=4))
 def test_an_evaluation_ends_once_in_any_order_of_calls(
     fresh_keyspaces: Callable[[], Keyspace], steps: list[tuple[str, list[int]]], ends: list[str]
@@ -194,7 +203,7 @@ def test_the_same_publication_is_a_duplicate_hours_later(keyspace: Keyspace, mon
     times = ({"ended_at": NOW_S + 1799.5}, {"started_at": NOW_S - 7200.0}, {}, {"ended_at": 1e300})
     for fields in times:
         keyspace.next_case(str(fields))
-        for number, hours in enumerate((0, 1, 5, 23)):
+        for number, hours in enumerate((0, 1, 23)):
             at_s = NOW_S + 1800 + hours * HOUR_S
             keyspace.client.set(clock, at_s)
             for place in (1, 2, 3):
@@ -220,12 +229,12 @@ def test_the_same_publication_is_a_duplicate_hours_later(keyspace: Keyspace, mon
 def test_a_part_that_is_full_goes_on_in_smaller_ones_that_stay_compact(keyspace: Keyspace) -> None:
     """All is found again, in what encoding Redis keeps cheap, and nothing outlives its time."""
     chosen, ended_at = IngestHarness(keyspace, rules=RULES), time.time()
-    # Of 30,000 traces those whose evaluations are in the first sixteen of the 256 parts.
+    # Of 30,000 traces those whose evaluations are in the first four of the 256 parts.
     factory, traces = EvaluationFactory(Graders(chosen.settings, catalogue())), []
     for number in range(30_000):
         trace = make_trace(number, ended_at=ended_at)
         (made,) = factory.make(TraceEntry("1-0", None, trace, b""), [Choice("safety", "default", 1.0)], "live")
-        if made.evaluation.id.startswith("0"):
+        if made.evaluation.id < "04":
             traces.append(trace)
     with keyspace.client.pipeline(transaction=False) as pipe:
         for trace in traces:
@@ -242,3 +251,193 @@ def test_a_part_that_is_full_goes_on_in_smaller_ones_that_stay_compact(keyspace:
         keyspace.add(trace)
     chosen.process()
     assert (keyspace.accounting()["duplicate"], keyspace.pending()) == (2, 0)
+
+
+# --- exporters ---
+GROUP = "metrics"
+DEADLINE_S = 60.0
+
+
+class Counting:
+    """One worker's metrics exporter."""
+
+    def __init__(self, keyspace: Keyspace) -> None:
+        self.metrics = Metrics(settings_of(keyspace))
+        self.exporter = PrometheusExporter(settings_of(keyspace), keyspace.store, self.metrics)
+        self.exporter.stale_ms = 0
+        self.exporter.gather_s = 0.0
+        self.exporter.prepare()
+        self._keyspace = keyspace
+
+    def turn(self, *sent: Verdict, count: int | None = None) -> None:
+        """Send verdicts and read once; claim first, as it is done every few seconds."""
+        if sent:
+            self._keyspace.send(*sent)
+        if count is not None:
+            self.exporter.read_count = count
+        self.exporter._next_claim = 0.0  # the time of the next claim has no setter
+        self.exporter.run_once()
+
+    @property
+    def verdicts(self) -> float:
+        return sum(select_metrics(samples(self.metrics), "verdicts_total").values())
+
+    @property
+    def dropped(self) -> dict[tuple[str, ...], float]:
+        return select_metrics(samples(self.metrics), "export_dropped_total")
+
+
+def scored(number: int) -> Verdict:
+    return make_verdict(number, outcome="scored", scores=(Score("safety", 1.0, passed=True),))
+
+
+def pending(keyspace: Keyspace) -> int:
+    return keyspace.pending(GROUP, keyspace.keys.verdicts)
+
+
+def test_two_workers_reading_at_once_count_each_verdict_once(keyspace: Keyspace) -> None:
+    workers = [Counting(keyspace) for _ in range(2)]
+    ended = threading.Event()
+
+    def work(worker: Counting) -> None:
+        while not ended.is_set() or keyspace.measure(groups=(GROUP,)).outbox[GROUP].lag:
+            worker.turn(count=7)
+
+    with ThreadPoolExecutor(2) as pool:
+        works = [pool.submit(work, worker) for worker in workers]
+        for start in range(0, 300, 20):
+            keyspace.send(*(scored(number) for number in range(start, start + 20)))
+        ended.set()
+        assert [each.result(DEADLINE_S) for each in works] == [None, None]
+    assert sum(worker.verdicts for worker in workers) == 300
+    assert keyspace.accounting()["exported:metrics"] == 300
+    assert [worker.dropped for worker in workers] == [{}, {}]
+
+
+def test_entries_of_dead_and_slow_workers_are_counted_once(keyspace: Keyspace) -> None:
+    worker, keys = Counting(keyspace), keyspace.keys
+    keyspace.send(*(scored(number) for number in range(6)))
+    keyspace.store.read_group(keys.verdicts, GROUP, "dead", count=4, block_ms=1)
+    keyspace.client.xtrim(keys.verdicts, maxlen=3, approximate=False)
+    for _ in range(2):
+        worker.turn()
+        assert (worker.verdicts, worker.dropped, pending(keyspace)) == (3, {}, 0), "trimmed ones are not dropped"
+    assert keyspace.measure(groups=(GROUP,), report_cuts=True).outbox[GROUP][:2] == (0, 3), "but cut off"
+    assert keyspace.accounting()["exported:metrics"] == 3
+    worker.exporter.stale_ms = 60_000
+    keyspace.send(scored(7))
+    keyspace.store.read_group(keys.verdicts, GROUP, "busy", count=3, block_ms=1)
+    worker.turn()
+    assert (worker.verdicts, pending(keyspace)) == (3, 1), "recently read entries are left to their reader"
+    keyspace.next_case("a slow worker")
+    slow, quick, held = Counting(keyspace), Counting(keyspace), list[Any]()
+    deliver, slow.exporter.deliver = slow.exporter.deliver, held.append
+    slow.turn(scored(1))
+    quick.turn()
+    deliver(held[0])
+    assert (slow.verdicts, quick.verdicts) == (0, 1)
+    keyspace.next_case("unreadable entries")
+    worker, keys = Counting(keyspace), keyspace.keys
+    wrong: list[dict[str, Any]] = [{"j": "{"}, {"j": "{}"}, {"d": '{"evaluation_id": 1}'}, {"x": "?"}, {"j": b"\xff"}]
+    for number, fields in enumerate(wrong, 1):
+        keyspace.send(scored(0))
+        keyspace.client.xadd(keys.verdicts, {"v": "1", **fields})
+        worker.turn(scored(1))
+        worker.turn()
+        assert (worker.verdicts, pending(keyspace)) == (2 * number, 0), fields
+        assert worker.dropped == {("export_dropped_total", "exporter=metrics", "reason=unreadable"): number}
+    keyspace.next_case("another version")
+    worker = Counting(keyspace)
+    others = [keyspace.client.xadd(keys.verdicts, fields) for fields in ({"v": "2", "j": "{}"}, {"j": "{}"})]
+    worker.turn(scored(1))
+    worker.turn()
+    waiting = keyspace.client.xpending_range(keys.verdicts, GROUP, "-", "+", 10)
+    assert [entry["message_id"] for entry in waiting] == others
+    assert (worker.verdicts, worker.dropped) == (1, {})
+
+
+class ListExporter(ExportConsumer):
+    """What a file of its own would hold: keeps what it reads, and how long it was told to wait before."""
+
+    exporter = "list"
+    drop_reasons = ("unreadable", "refused")
+
+    def __init__(self, settings: Settings, store: Any, metrics: Metrics) -> None:
+        super().__init__(settings, store, metrics)
+        self.reads: list[list[int]] = []
+        self.waits: list[float] = []
+        self.delivered = threading.Event()
+
+    def deliver(self, entries: Sequence[OutboxEntry]) -> None:
+        self.acknowledge([entry.entry_id for entry in entries])
+        self.count_dropped("refused", sum(entry.verdict.outcome == "unscored" for entry in entries))
+        self.reads.append([int(entry.verdict.evaluation_id, 16) - 1 for entry in entries])
+        self.delivered.set()
+
+
+@pytest.fixture
+def _row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def checks(settings: Settings) -> Sequence[Check]:
+        return [Check("list", lambda: [ok("list", settings.prefix)])]
+
+    def keeps(settings: Settings) -> str:
+        return f"the list keeps everything of {settings.prefix}"
+
+    row = ExporterSpec(ListExporter.role, ListExporter, checks, keeps)
+    feature = Feature(name="list", exporters=lambda _: {"list": row})
+    monkeypatch.setattr(features, "installed", lambda: (*installed(), feature))
+
+
+@pytest.mark.usefixtures("_row")
+def test_a_further_exporter_is_found_run_checked_and_named(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(features.find_exporters(Settings())) == ["metrics", "monitor", "list"], "no receiver is named"
+    with_receiver = Settings.from_keys(otlp_endpoint="http://collector:4318")
+    assert list(features.find_exporters(with_receiver)) == ["metrics", "monitor", "otel", "list"]
+    settings = settings_of(keyspace)
+    assert ok("list", settings.prefix) in diagnose(settings, {})
+    environment = {"TRACEJUDGE_REDIS_URL": settings.redis_url, "TRACEJUDGE_PREFIX": settings.prefix}
+    # By the group: click keeps the names of the help option from the first call of a command, and the group names -h.
+    ended = CliRunner().invoke(cli, ["forget", "--trace-id", "1" * 32, "--json"], env=environment)
+    kept = msgspec.json.decode(ended.stdout)["kept"]
+    assert f"the list keeps everything of {settings.prefix}" in kept
+    assert [line for line in kept if line.startswith("Prometheus keeps")]
+    monkeypatch.setattr("worker.core.runtime.partition.JudgingConsumer", MagicMock())
+    runtime = Runtime(settings_of(keyspace, roles=("export",)), send=lambda *_: None, serves=lambda *_, **__: False)
+    assert [exporter.name for exporter in runtime.partitions[0].exporters] == ["export-metrics", "export-list"]
+    runtime.stores[0].close()
+    runtime._process.loop.stop()  # nothing else ends a loop that was never started by `start`
+
+
+def test_an_exporter_gathers_verdicts_and_counts_dropped_ones(keyspace: Keyspace) -> None:
+    """The first after a silence does not wait, nor the next if a read got all it may."""
+    metrics = Metrics(settings := settings_of(keyspace))
+    reader = ListExporter(settings, keyspace.store, metrics)
+    reader.stopping = InstantEvent(reader.waits)
+    reader.prepare()
+    reader.run_once()
+    for numbers in ((1,), (2, 3)):
+        keyspace.send(*map(make_verdict, numbers))
+        reader.run_once()
+    assert (reader.reads, reader.waits) == ([[1], [2, 3]], [0.0, reader.gather_s, reader.gather_s])
+    assert reader.gather_s == outbox._GATHER_S <= 0.2, "a verdict leaves soon"
+    reader.read_count = 2
+    reader.waits.clear()
+    keyspace.send(make_verdict(4), make_verdict(5, outcome="unscored", reason="refusal"), make_verdict(6))
+    reader.run_once()
+    reader.run_once()
+    assert (reader.reads[2:], reader.waits) == ([[4, 5], [6]], [0.0, reader.gather_s])
+    assert list(select_metrics(samples(metrics), "export_dropped_total").values()) == [1.0]
+    reasons = {names[1] for names in metrics.export_dropped._metrics if names[0] == "list"}
+    assert reasons == {"unreadable", "refused"}, "each reason exists from the start"
+    assert keyspace.measure(groups=("list",)).outbox["list"].lag == 0
+    keyspace.next_case("what is gathered is delivered at the stop")
+    settings = settings_of(keyspace)
+    reader = ListExporter(settings, keyspace.store, Metrics(settings))
+    reader.gather_s = 600.0
+    reader.prepare()
+    keyspace.send(make_verdict(1))
+    reader.start()
+    assert reader.delivered.wait(DEADLINE_S)
+    keyspace.send(make_verdict(2))
+    assert reader.stop(DEADLINE_S)
+    assert reader.reads == [[1], [2]]

@@ -3,17 +3,16 @@
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry, Gauge
 from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline, Worker, make_traces
-from support.processes import Program, wait_until
+from support.processes import wait_until
+from support.scrape import ACCEPT, parse
 
 from worker.base.embedded import EmbeddedRedis
 from worker.core.telemetry.health import Flow, Pulse, Readiness, RoleState, live_workers
@@ -23,54 +22,39 @@ AtRedis = Callable[[str], Pipeline]
 ROLES = ["ingest", "judge", "export", "monitor"]
 SAID_AFTER_S = 10
 TOKEN = "metrics-t0ken"  # noqa: S105 - nobody's
+IMPATIENT = """
+from worker.core.telemetry.health import Readiness
+Readiness.__init__.__kwdefaults__["stalled_s"] = 20.0  # a known cause counts after a fifth of it
+from worker.cli import main
+main(["worker"])
+"""
 CLIENT = httpx.Client(timeout=30, trust_env=False, verify=False)  # noqa: S501 - HTTP alone, and asked very often
 
 
-@dataclass
-class Clock:
-    """Seconds that pass when a test says so."""
+class RoleWorker:
+    """A worker with one role, one flow, and one thread, which ends a turn whenever it is asked how it fares."""
 
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Thread:
-    """A thread that ends a turn whenever it is asked how it fares, unless a test says otherwise."""
-
-    clock: Clock
-    fixed: Pulse | None = None
-    begun: bool = True
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.fixed: Pulse | None = None
+        self.readiness = Readiness(clock=lambda: self.now)
+        self.readiness.watch("reader", "ingest", self)
+        self.readiness.add_flow(Flow("flow", "ingest", READS_NOTHING))
 
     @property
     def pulse(self) -> Pulse:
-        return self.fixed or Pulse(self.clock.now, begun=self.begun)
-
-
-@dataclass
-class RoleWorker:
-    """A worker with one role, one thread and one flow."""
-
-    clock: Clock = field(default_factory=Clock)
-
-    def __post_init__(self) -> None:
-        self.thread = Thread(self.clock)
-        self.readiness = Readiness(clock=self.clock)
-        self.readiness.watch("reader", "ingest", self.thread)
-        self.readiness.add_flow(Flow("flow", "ingest", READS_NOTHING))
-
-    def pass_seconds(self, seconds: int, mark: str | None = None, paused: tuple[str, ...] = ()) -> RoleState:
-        """Advance the time, with maintenance's report once a second."""
-        for _ in range(seconds):
-            self.clock.now += 1
-            self.readiness.update({"flow": mark}, paused)
-        return self.state
+        return self.fixed or Pulse(self.now)
 
     @property
     def state(self) -> RoleState:
         return self.readiness.role("ingest")
+
+    def pass_seconds(self, seconds: int, mark: str | None = None, paused: tuple[str, ...] = ()) -> RoleState:
+        """Advance the time, with maintenance's report once a second."""
+        for _ in range(seconds):
+            self.now += 1
+            self.readiness.update({"flow": mark, "export:otel": "5-0"}, paused)
+        return self.state
 
 
 def get(worker: Worker, path: str, **headers: str) -> httpx.Response:
@@ -86,96 +70,69 @@ def is_ready(worker: Worker) -> bool:
 
 
 def test_a_role_is_ready_while_it_makes_progress_or_pauses_on_purpose() -> None:
+    """One that turns and reads nothing is stalled within 60 s, and not before 50."""
     worker = RoleWorker()
     assert worker.pass_seconds(3600) == RoleState("ingest", ready=True, state="ready", seconds=0), "nothing to do"
-    # One that turns and reads nothing is stalled within 60 s, and not before 50.
     assert worker.pass_seconds(51, "5-0").ready, "one second for the first word"
-    assert worker.pass_seconds(1, "5-0") == RoleState(
-        "ingest", ready=False, state="stalled", seconds=51, why=f"{READS_NOTHING} for 51 s"
-    )
+    stalled = RoleState("ingest", ready=False, state="stalled", seconds=51, why=f"{READS_NOTHING} for 51 s")
+    assert worker.pass_seconds(1, "5-0") == stalled
     assert not worker.pass_seconds(8, "5-0").ready, "not ready at 60"
+    assert all(worker.pass_seconds(1, f"{number}-0").ready for number in range(300)), "it moves again"
+    assert [worker.pass_seconds(seconds, "299-0").ready for seconds in (49, 3)] == [True, False]
     worker = RoleWorker()
-    for number in range(300):
-        assert worker.pass_seconds(1, f"{number}-0").ready
-    assert worker.pass_seconds(49, "299-0").ready
-    assert not worker.pass_seconds(3, "299-0").ready
-    assert worker.pass_seconds(1, "300-0").ready, "it moves again"
-    worker = RoleWorker()
-    assert worker.pass_seconds(600, "5-0", paused=("ingest",)).state == "paused"
-    assert worker.state.ready
+    paused = worker.pass_seconds(600, "5-0", paused=("ingest",))
+    assert (paused.state, paused.ready) == ("paused", True)
     assert worker.pass_seconds(30, "5-0").state == "ready", "a while to begin reading again"
     assert worker.pass_seconds(40, "5-0").state == "stalled"
-    worker = RoleWorker()
-    seconds = [worker.pass_seconds(1, "5-0").seconds for _ in range(20)]
-    assert all(later - earlier == 1 for earlier, later in pairwise(seconds))
-    clock = Clock()
-    readiness = Readiness(stalled_s=0.6, clock=clock)
-    readiness.watch("reader", "ingest", Thread(clock))
-    readiness.add_flow(Flow("flow", "ingest", READS_NOTHING))
-    for clock.now in (1000.0, 1000.7):
-        readiness.update({"flow": "5-0"})
-    assert not readiness.role("ingest").ready, "all limits follow stalled_s"
 
 
 def test_a_role_says_in_a_word_why_it_is_not_ready() -> None:
     worker = RoleWorker()
-    worker.thread.fixed = Pulse(worker.clock.now)
+    worker.fixed = Pulse(worker.now)
     assert worker.pass_seconds(50).ready
     assert worker.pass_seconds(1).why == "reader: no run completed for 51 s"
     worker = RoleWorker()
-    at = worker.clock.now
-    worker.thread.fixed = Pulse(at, blocked_by="Redis does not answer", blocked_since=at)
+    worker.fixed = Pulse(worker.now, blocked_by="Redis does not answer", blocked_since=worker.now)
     assert worker.pass_seconds(10).ready, "one failure, or a restart, is none"
     assert worker.pass_seconds(1).why == "reader: Redis does not answer for 11 s"
     worker = RoleWorker()
-    worker.clock.now += 51
+    worker.now += 51
     assert worker.state.why == "backlog not measured for 51 s"
     worker = RoleWorker()
-    worker.thread.begun = False
+    worker.fixed = Pulse(worker.now, begun=False)
     assert worker.state == RoleState("ingest", ready=False, state="starting", seconds=0)
-    worker.thread.begun = True
-    assert worker.state.ready
-    for _ in range(100):
-        worker.clock.now += 1
-        worker.readiness.update({"flow": None, "export:otel": "5-0"})
-    assert worker.state.ready
     # It fares as the worst of its threads.
-    worker = RoleWorker()
-    worker.readiness.watch("maintenance", None, Thread(worker.clock, Pulse(0.0, has_ended=True)))
+    worker, dead = RoleWorker(), SimpleNamespace(pulse=Pulse(0.0, has_ended=True))
+    worker.readiness.watch("maintenance", None, dead)
     assert worker.readiness.ended_threads() == ["maintenance"]
     assert [role.ready for role in worker.readiness.roles()] == [True], "a thread without a role"
-    worker = RoleWorker()
-    dead = Thread(worker.clock, Pulse(worker.clock.now, has_ended=True))
     worker.readiness.watch("second", "ingest", dead)
-    worker.readiness.watch("loop", "judge", Thread(worker.clock))
-    assert [(role.role, role.ready, role.why) for role in worker.readiness.roles()] == [
-        ("ingest", False, "second: its thread has ended"),
-        ("judge", True, ""),
-    ]
-    assert worker.readiness.ended_threads() == ["second"]
-    worker = RoleWorker()
-    worker.thread.fixed = Pulse(worker.clock.now, has_ended=True)
+    worker.readiness.watch("loop", "judge", SimpleNamespace(pulse=Pulse(worker.now)))
+    roles = [(role.role, role.ready, role.why) for role in worker.readiness.roles()]
+    assert roles == [("ingest", False, "second: its thread has ended"), ("judge", True, "")]
     worker.readiness.begin_stop()
     assert (worker.state.ready, worker.state.state, worker.readiness.ended_threads()) == (False, "stopping", [])
-    worker = RoleWorker()
-    registry = CollectorRegistry()
-    worker.readiness.publish(Gauge("ready", "Whether", ["role"], registry=registry).labels)
-    assert registry.get_sample_value("ready", {"role": "ingest"}) == 1
-    worker.pass_seconds(62, "5-0")
-    assert registry.get_sample_value("ready", {"role": "ingest"}) == 0
 
 
-def test_a_worker_is_ready_within_seconds_and_stays_ready_without_work(pipeline: Pipeline) -> None:
-    worker = pipeline.worker()
+def test_a_worker_is_ready_within_seconds_and_stays_ready_without_work(pipeline: Pipeline, tmp_path: Path) -> None:
+    """Its metrics require the token, and the probes do not."""
+    secret = tmp_path / "token"
+    secret.write_text(f"{TOKEN}\n", encoding="utf-8")
+    worker = pipeline.worker(wait=False, metrics_token_file=str(secret), metrics_host="0.0.0.0")  # noqa: S104 - any
+    worker.program.wait_for("worker started")
     wait_until(lambda: is_ready(worker), what="the worker to be ready")
     assert get(worker, "/healthz").text == "alive\n"
     assert [(role["role"], role["state"]) for role in roles(worker)] == [(role, "ready") for role in ROLES]
     log_lines = get(worker, "/readyz").text.splitlines()
     assert [line.split(", ")[0] for line in log_lines] == [f"{role} ready" for role in ROLES]
-    assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [1, 1, 1, 1]
+    replies = [get(worker, "/metrics", accept=ACCEPT, authorization=each) for each in ("", "Bearer another")]
+    assert [reply.status_code for reply in replies] == [401, 401]
+    page = parse(get(worker, "/metrics", accept=ACCEPT, authorization=f"Bearer {TOKEN}").text)
+    assert [page.value("tracejudge_ready", role=role) for role in ROLES] == [1, 1, 1, 1]
     pipeline.publish(make_traces(10))
     pipeline.settled(10)
     assert is_ready(worker)
+    assert not [word for word in (TOKEN, "another", "without credentials") if word in worker.program.output]
 
 
 def test_doctor_finds_nothing_broken_with_an_idle_worker(at_redis: AtRedis, tmp_path: Path, stack: ExitStack) -> None:
@@ -185,9 +142,8 @@ def test_doctor_finds_nothing_broken_with_an_idle_worker(at_redis: AtRedis, tmp_
     wait_until(lambda: is_ready(worker), what="the worker to be ready")
     # Its first heartbeat may be older, with roles that have not started.
     wait_until(lambda: [all(each.roles.values()) for each in live_workers(pipeline.store)] == [True], what="its word")
-    environment = {"TRACEJUDGE_REDIS_URL": server.url, "TRACEJUDGE_PREFIX": pipeline.prefix}
     (tmp_path / "tracejudge.toml").write_text('shift_s = "5s"\n')  # without a file doctor warns
-    doctor = stack.enter_context(Program("-m", "worker.cli", "doctor", "--json", folder=tmp_path, env=environment))
+    doctor = pipeline.command("doctor", "--json")
     assert (doctor.wait(), doctor.stderr) == (0, "")
     parts = {part["name"]: part["result"] for part in json.loads(doctor.stdout)["parts"]}
     assert set(parts.values()) == {"ok"}
@@ -195,14 +151,25 @@ def test_doctor_finds_nothing_broken_with_an_idle_worker(at_redis: AtRedis, tmp_
 
 
 @pytest.mark.slow("waits until roles count as not ready")
-def test_without_redis_a_worker_is_alive_and_not_ready_until_it_is_back(at_redis: AtRedis) -> None:
+def test_a_receiver_or_a_redis_that_is_down_is_reported_and_the_worker_is_alive(
+    at_redis: AtRedis, otlp: OtlpReceiver
+) -> None:
     with EmbeddedRedis() as server:
-        worker = at_redis(server.url).worker()
+        otlp.close()
+        pipeline = at_redis(server.url)
+        worker = pipeline.worker("-c", IMPATIENT, otlp_endpoint=otlp.endpoint)
         wait_until(lambda: is_ready(worker), what="the worker to be ready")
+        pipeline.publish(make_traces(3))
+        wait_until(lambda: not is_ready(worker), what="the worker to notice the receiver")
+        states = {role["role"]: (role["state"], role["why"]) for role in roles(worker)}
+        assert states["ingest"] == states["judge"] == ("ready", "")
+        assert states["export"][0] == "stalled"
+        assert states["export"][1].startswith("export-otel: receiver does not answer for ")
+        otlp.start()
+        wait_until(lambda: is_ready(worker), what="the worker to be ready again")
         server.kill()
-        wait_until(lambda: not is_ready(worker), what="the worker to notice")
-        assert get(worker, "/healthz").status_code == 200
         wait_until(lambda: {role["state"] for role in roles(worker)} == {"stalled"}, what="all roles to notice")
+        assert [get(worker, path).status_code for path in ("/readyz", "/healthz")] == [503, 200]
         assert all("Redis does not answer" in role["why"] for role in roles(worker))
         assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [0, 0, 0, 0]
         server.restart()
@@ -219,21 +186,6 @@ def test_a_worker_that_never_reached_redis_is_alive_and_not_ready(at_redis: AtRe
         assert (get(worker, "/readyz").status_code, get(worker, "/healthz").status_code) == (503, 200)
 
 
-@pytest.mark.slow("waits until roles count as not ready")
-def test_a_receiver_that_is_down_is_reported(pipeline: Pipeline, otlp: OtlpReceiver) -> None:
-    otlp.close()
-    worker = pipeline.worker(otlp_endpoint=otlp.endpoint)
-    wait_until(lambda: is_ready(worker), what="the worker to be ready")
-    pipeline.publish(make_traces(3))
-    wait_until(lambda: not is_ready(worker), what="the worker to notice")
-    states = {role["role"]: (role["state"], role["why"]) for role in roles(worker)}
-    assert states["ingest"] == states["judge"] == ("ready", "")
-    assert states["export"][0] == "stalled"
-    assert states["export"][1].startswith("export-otel: receiver does not answer for ")
-    otlp.start()
-    wait_until(lambda: is_ready(worker), what="the worker to be ready again")
-
-
 @pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
 def test_a_worker_reports_its_own_roles_and_is_ready_with_paused_ingest(pipeline: Pipeline) -> None:
     worker = pipeline.worker(roles="ingest", max_waiting_bytes=1)
@@ -243,14 +195,3 @@ def test_a_worker_reports_its_own_roles_and_is_ready_with_paused_ingest(pipeline
         pipeline.publish(make_traces(5, first=first))
     wait_until(lambda: roles(worker)[0]["state"] == "paused", what="reading to pause")
     assert is_ready(worker)
-
-
-def test_metrics_require_the_token_and_probes_do_not(pipeline: Pipeline, tmp_path: Path) -> None:
-    secret = tmp_path / "token"
-    secret.write_text(f"{TOKEN}\n", encoding="utf-8")
-    worker = pipeline.worker(wait=False, metrics_token_file=str(secret), metrics_host="0.0.0.0")  # noqa: S104 - any
-    worker.program.wait_for("worker started")
-    tokens = {"": 401, "Bearer another": 401, f"Bearer {TOKEN}": 200}
-    assert {token: get(worker, "/metrics", authorization=token).status_code for token in tokens} == tokens
-    assert get(worker, "/healthz").status_code == 200
-    assert not [word for word in (TOKEN, "another", "without credentials") if word in worker.program.output]

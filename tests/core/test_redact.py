@@ -2,87 +2,41 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from support.judging import FakeLimits
+from support.fixtures import one_redis
+from support.judging import MODEL, JudgingWorker, Workers
 from support.otlp import OtlpReceiver
 from support.processes import slowness
 from support.stages import IngestHarness, Keyspace, make_trace, make_verdict, settings_of
 
-from judges.core.model import ModelSettings
 from judges.core.verdict import Score
-from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
 from judges.requests.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redact, Redaction, pattern_fault
-from tracejudge import Document, ToolCall
+from tracejudge import Document, ToolCall, Trace
 from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.base.monitor.feature import Monitor
-from worker.core.config.graders import Graders
-from worker.core.judging.consumer import JudgingConsumer
-from worker.core.judging.evaluator import BatchEvaluator
-from worker.core.queue.ledger import Ledger
-from worker.core.selection.sampling import Rules
 from worker.core.telemetry.metrics import Metrics
 
 MAIL = "ann@example.org"
 SIGN = "[redacted e-mail]"
-YES = '{"rationale": "Fine.", "result": "yes"}'
-MODEL = ModelSettings(provider="scripted", model="scripted")
 BUILTIN = Redact(builtin=True)
 SLOW = "takes too long on some texts; take a repeat out of another, as (a+)+, or one of two side by side"
+any_redis_server = one_redis
 
 
-class Bench:
-    """One worker's judging, with a model that keeps what it was asked."""
-
-    def __init__(self, keyspace: Keyspace, redact: Redact) -> None:
-        monitor = Monitor(segments=("model", "tags.plan", "prompt_version"))
-        self.settings = settings_of(keyspace, models={"default": MODEL}, redact=redact, monitor=monitor)
-        self.model = ScriptedModel([YES], MODEL)
-        ledger = Ledger(keyspace.store, self.settings)
-        graders = Graders(self.settings, catalogue())
-        rules = Rules(self.settings, graders)
-        evaluations = BatchEvaluator(*(self.settings, catalogue(), {"default": self.model}, ledger), rules=rules)
-        notifier = SimpleNamespace(workers=1, notify=lambda *_: None)
-        limits = {"scripted": FakeLimits()}
-        self.judging = JudgingConsumer(
-            self.settings, keyspace.store, evaluations, ledger, limits=limits, notifier=notifier
-        )
-        self.judging.start()
-        self._keyspace = keyspace
-
-    def judge(self, *payloads: object) -> None:
-        for payload in payloads:
-            self._keyspace.add(payload)
-        IngestHarness(self._keyspace, models={"default": MODEL}).process()
-        self.judging.run("scripted")
-
-    @property
-    def asked(self) -> str:
-        return "\n".join(message.content for request in self.model.requests for message in request.messages)
-
-
-Benches = Callable[..., Bench]
-
-
-@pytest.fixture
-def bench(keyspace: Keyspace) -> Iterator[Benches]:
-    benches: list[Bench] = []
-
-    def make(redact: Redact) -> Bench:
-        benches.append(Bench(keyspace, redact))
-        return benches[-1]
-
-    yield make
-    for each in benches:
-        each.judging.stop(0.1)
+def judge(keyspace: Keyspace, worker: JudgingWorker, *traces: Trace) -> str:
+    """Judge traces, and return all that the model was asked."""
+    for trace in traces:
+        keyspace.add(trace)
+    IngestHarness(keyspace, models={"default": MODEL}).process()
+    worker.run(*keyspace.batches())
+    return "\n".join(message.content for request in worker.model.requests for message in request.messages)
 
 
 def replaced(pattern: str, text: str) -> str:
@@ -91,48 +45,44 @@ def replaced(pattern: str, text: str) -> str:
     return redaction.text(text)
 
 
-def test_a_judge_model_gets_the_redacted_trace_if_configured(bench: Benches, keyspace: Keyspace) -> None:
-    plain = bench(Redact())
-    plain.judge(make_trace(0, output=f"Write to {MAIL}."))
-    assert MAIL in plain.asked
+def test_a_judge_model_gets_the_redacted_trace_if_configured(keyspace: Keyspace, new_worker: Workers) -> None:
+    assert MAIL in judge(keyspace, new_worker(), make_trace(0, output=f"Write to {MAIL}."))
     keyspace.next_case("redacted")
-    worker = bench(Redact(builtin=True, patterns=(r"ACME-\d+",), sign="[number]"))
+    worker = new_worker(redact=Redact(builtin=True, patterns=(r"ACME-\d+",), sign="[number]"))
     with capture_logs() as logs:
-        worker.judge(make_trace(1, output=f"Write to {MAIL} about ACME-4711."))
-    assert f"Write to {SIGN} about [number]." in worker.asked
-    assert MAIL not in worker.asked
+        asked = judge(keyspace, worker, make_trace(1, output=f"Write to {MAIL} about ACME-4711."))
+    assert (f"Write to {SIGN} about [number]." in asked, MAIL in asked) == (True, False)
     (verdict,) = keyspace.outbox("j")
     assert (verdict["outcome"], verdict["judge_version"]) == ("scored", catalogue()["safety"].version)
     assert logs
     assert not [line for line in logs if MAIL in str(line) or SIGN in str(line)]
     keyspace.next_case("every trace of a batch, large ones too")
-    worker = bench(BUILTIN)
-    worker.judge(*(make_trace(number, output=f"{'x ' * 50_000 * number}{MAIL} {number}.") for number in range(4)))
-    assert MAIL not in worker.asked
-    assert worker.asked.count(SIGN) == len(keyspace.outbox("j")) == 4
+    traces = [make_trace(number, output=f"{'x ' * 50_000 * number}{MAIL} {number}.") for number in range(4)]
+    asked = judge(keyspace, new_worker(redact=BUILTIN), *traces)
+    assert (MAIL in asked, asked.count(SIGN), len(keyspace.outbox("j"))) == (False, 4, 4)
     keyspace.next_case("verdicts carry the tags of segments, redacted, and no others")
     tags = {"plan": f"of {MAIL} " + "x" * 200, "prompt_version": "v7", "customer": "Ann"}
-    bench(BUILTIN).judge(make_trace(1, tags=tags), make_trace(2, tags={"customer": "Ann"}))
+    worker = new_worker(redact=BUILTIN, monitor=Monitor(segments=("model", "tags.plan", "prompt_version")))
+    judge(keyspace, worker, make_trace(1, tags=tags), make_trace(2, tags={"customer": "Ann"}))
     by_trace_id = {verdict["trace_id"][-1]: verdict.get("tags") for verdict in keyspace.outbox("j")}
     assert by_trace_id == {"2": {"plan": f"of {SIGN} {'x' * 200}"[:100], "prompt_version": "v7"}, "3": None}
 
 
 def test_what_is_not_redacted_is_not_judged(
-    bench: Benches, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault of ours must neither send it unredacted nor take its batch along."""
-    worker = bench(BUILTIN)
     redact = Redaction.trace
 
-    def fails(self: Redaction, trace: Any) -> Any:
+    def fails(self: Redaction, trace: Trace) -> Trace:
         if trace.trace_id.endswith("2"):
             raise RuntimeError(trace.output)
         return redact(self, trace)
 
     monkeypatch.setattr(Redaction, "trace", fails)
+    traces = make_trace(0, output=f"first {MAIL}"), make_trace(1, output=f"sparrow {MAIL}")
     with capture_logs() as logs:
-        worker.judge(make_trace(0, output=f"first {MAIL}"), make_trace(1, output=f"sparrow {MAIL}"))
-    assert "sparrow" not in worker.asked
+        assert "sparrow" not in judge(keyspace, new_worker(redact=BUILTIN), *traces)
     assert [verdict["trace_id"][-1] for verdict in keyspace.outbox("j")] == ["1"]
     assert [line["error"] for line in logs if line["event"] == "unexpected error"] == ["RuntimeError"]
     assert not [line for line in logs if "sparrow" in str(line)]
@@ -174,7 +124,7 @@ def test_matches_are_found_wherever_they_begin_and_in_a_window_only() -> None:
     assert time.thread_time() - began < 4 * slowness()
 
 
-def test_usual_patterns_are_taken_and_those_that_run_away_are_refused() -> None:
+def test_usual_patterns_are_taken_and_those_that_take_too_long_are_refused() -> None:
     """Their time is work and not waiting, so that a busy machine changes nothing."""
     usual = (
         r"ACME-\d+",
@@ -185,7 +135,6 @@ def test_usual_patterns_are_taken_and_those_that_run_away_are_refused() -> None:
         r"(?:a|b)*c",
     )
     assert [pattern_fault(pattern) for pattern in usual] == [None] * 6
-    assert pattern_fault(r"(a|aa)+b") == SLOW, "two ways to read the same"
 
     def ticks(step_s: float) -> Iterator[float]:
         now_s = 0.0
@@ -213,7 +162,7 @@ def test_usual_patterns_are_taken_and_those_that_run_away_are_refused() -> None:
 
 
 @pytest.mark.slow("searches up to its limit")
-def test_more_patterns_that_run_away_are_refused() -> None:
-    """Words, behind a beginning, and side by side."""
-    for pattern in (r"^(\w+\s?)+$", r"key:(?:x+x+)+y", r"\d*\d*\d*x"):
+def test_patterns_that_run_away_are_refused() -> None:
+    """Two ways to read the same, words, behind a beginning, and side by side."""
+    for pattern in (r"(a|aa)+b", r"^(\w+\s?)+$", r"key:(?:x+x+)+y", r"\d*\d*\d*x"):
         assert pattern_fault(pattern) == SLOW, pattern

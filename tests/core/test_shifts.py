@@ -1,16 +1,13 @@
 """Shifts and windows: who fetches, for how long, and how much: as each endpoint has use for, and little more."""
 
-import ctypes
-import random
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
+from support.fixtures import one_redis
 from support.judging import (
     HOUR_S,
     MODEL,
@@ -36,13 +33,13 @@ from worker.core.judging import fetching as fetching_module
 from worker.core.judging.consumer import Shift
 from worker.core.judging.fetching import PrefetchWindow
 from worker.core.queue.leases import Leases
-from worker.core.runtime.partition import Sweeper
 
 OTHER = ModelSettings(provider="scripted", model="other")
 TWO = {"default": MODEL, "other": OTHER}
 RULES = (Rule(name="all", judges=("safety",)), Rule(name="also", judges=("safety",), model="other"))
 MIB = 1024 * 1024
 LIMITS = st.integers(1, 300)
+any_redis_server = one_redis
 
 
 def age(shift: Shift, seconds: float) -> None:
@@ -70,15 +67,13 @@ def test_a_young_shift_looks_again_and_an_old_one_hands_over(keyspace: Keyspace,
     worker = new_worker()
     worker.begin(first)
     (shift,) = worker.judging.running
-    second, third = choose(keyspace, 2, batch_size=1, first=10)
+    second, *_ = choose(keyspace, 2, batch_size=1, first=10)
     worker.wake(second)
     wait_until(lambda: len(worker.model.reached) == 3, what="the batches that came later")
     assert (worker.judging.running, worker.judging.held, ready(keyspace)) == ([shift], 3, [])
-    worker.end()
-    assert {first, second, third}.isdisjoint(keyspace.batches())
-    assert_settled(keyspace, scored=3)
+    worker.end(scored=3)
     keyspace.next_case("an old shift hands over and sees its own batches to their end")
-    first, _, third = choose(keyspace, 3, batch_size=1)
+    first, *_ = choose(keyspace, 3, batch_size=1)
     worker = new_worker(batch_size=1, shift_s=5.0, limit=1)
     worker.begin(first)
     (old,) = worker.judging.running
@@ -90,7 +85,6 @@ def test_a_young_shift_looks_again_and_an_old_one_hands_over(keyspace: Keyspace,
     assert worker.judging._current["scripted"] is not old
     worker.model.answers.set()
     worker.settle(scored=3)
-    assert third not in keyspace.batches()
 
 
 def test_the_later_of_two_shifts_goes_on_fetching(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -144,39 +138,6 @@ def test_batches_without_capacity_go_to_another_worker(keyspace: Keyspace, new_w
     alone.model.hung = set()
     alone.settle()
     busy.end(scored=8)
-    keyspace.next_case("no batch waits for a busy worker")
-    batch_ids = choose(keyspace, 8, batch_size=2)
-    busy, idle = new_worker(batch_size=2), new_worker(batch_size=2)
-    busy.limits.limit = 1
-    busy.begin(batch_ids[0])
-    idle.run(batch_ids[0])
-    busy.end()
-    assert (len(busy.judged_texts), len(idle.judged_texts)) == (2, 6)
-    assert_settled(keyspace, scored=8)
-    keyspace.next_case("a killed shift releases its batches")
-    choose(keyspace, 3)
-    worker = new_worker()
-    died = threading.Event()
-
-    def task() -> None:
-        try:
-            worker.judging.run("scripted")
-        except SystemExit:
-            died.set()
-
-    thread = threading.Thread(target=task, daemon=True)
-    worker.model.answers.clear()
-    thread.start()
-    wait_until(lambda: len(worker.model.reached) == 3, what="the calls")
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
-    assert died.wait(60)
-    assert (worker.judging.held, worker.judging.running) == (0, [])
-    keyspace.make_due()
-    worker.look()
-    worker.model.answers.set()
-    worker.settle()
-    assert len(worker.judged_texts) == 3
-    assert_settled(keyspace, scored=3)
 
 
 def test_a_dead_or_stuck_event_loop_keeps_no_thread_and_no_lease(
@@ -216,9 +177,7 @@ def test_a_dead_or_stuck_event_loop_keeps_no_thread_and_no_lease(
     worker.settle()
 
 
-def test_one_worker_sweeps_at_a_time_and_another_takes_over(
-    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_worker_sweeps_at_a_time_and_another_takes_over(keyspace: Keyspace, new_worker: Workers) -> None:
     workers = [new_worker() for _ in range(2)]
     for worker in workers:
         worker.sweeper.stopping.set()
@@ -235,26 +194,6 @@ def test_one_worker_sweeps_at_a_time_and_another_takes_over(
     workers[1].settle()
     assert workers[1].sweeper.stop(1)
     assert not keyspace.client.exists(keyspace.keys.sweeper)
-    keyspace.next_case("an error ends no sweeper")
-    worker = new_worker()
-    sweeper: Sweeper = worker.sweeper
-    monkeypatch.setattr(sweeper.stopping, "wait", lambda _: None)
-    seen = threading.Event()
-    judge_models = sweeper.leases.judge_models
-
-    def fail_once() -> Any:
-        monkeypatch.setattr(sweeper.leases, "judge_models", judge_models)
-        seen.set()
-        raise KeyError("secret")
-
-    monkeypatch.setattr(sweeper.leases, "judge_models", fail_once)
-    with capture_logs() as lines:
-        choose(keyspace, 1)
-        sweeper.start()
-        assert seen.wait(60)
-        wait_until(lambda: judged(keyspace), what="the verdict")
-        assert sweeper.stop(60)
-    assert "secret" not in str(lines)
 
 
 def test_no_more_is_held_than_there_is_capacity_for(
@@ -281,7 +220,7 @@ def test_no_more_is_held_than_there_is_capacity_for(
     assert (len(keyspace.batches()), ready(keyspace)) == (1, [])
     worker.model.hung = set()
     worker.settle(scored=20)
-    for meant_for, held in ((0.1, 1), (1.1, 2), (4.5, 5), (11.5, 12), (50, 20)):
+    for meant_for, held in ((0.1, 1), (4.5, 5), (50, 20)):
         keyspace.next_case(f"{meant_for} batches")
         batch_ids = choose(keyspace, 20, batch_size=1)
         size = max(keyspace.client.strlen(keyspace.keys.batch(batch_id)) for batch_id in batch_ids)
@@ -305,20 +244,20 @@ def test_with_an_open_circuit_only_what_is_too_old_is_leased(keyspace: Keyspace,
     worker.limits.blocked_for_s = 0.0
     worker.sweep(scored=4)
     keyspace.next_case("too old")
-    choose(keyspace, 40, batch_size=2, age_s=2 * HOUR_S)
+    choose(keyspace, 20, batch_size=2, age_s=2 * HOUR_S)
     young = choose(keyspace, 4, batch_size=2, first=100)
     worker = new_worker(turned_away, give_up_after=HOUR_S)
     worker.limits.blocked_for_s = 3.0
     sweeps = 0
-    while len(letters(keyspace)) < 40:
+    while len(letters(keyspace)) < 20:
         worker.sweep()
         sweeps += 1
     assert sweeps < 10
     worker.sweep()
     assert {letter.reason for letter in letters(keyspace).values()} == {"judge_unavailable"}
-    assert len(worker.judged_texts) == 40
+    assert len(worker.judged_texts) == 20
     assert (sorted(keyspace.batches()), ready(keyspace), holders(keyspace)) == (young, young, {})
-    new_worker().sweep(scored=4, dead=40)
+    new_worker().sweep(scored=4, dead=20)
 
 
 def test_one_judge_model_does_not_wait_for_another(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -341,8 +280,7 @@ def test_one_judge_model_does_not_wait_for_another(keyspace: Keyspace, new_worke
     worker.end(scored=12)
     keyspace.next_case("one that the worker does not have")
     both(keyspace, new_worker)
-    stranger = new_worker()
-    stranger.sweep_due()
+    new_worker().sweep_due()
     assert (len(judged(keyspace)), len(ready(keyspace, "other"))) == (6, 3)
     new_worker(models=TWO).sweep(scored=12)
     keyspace.next_case("a message for one model")
@@ -359,22 +297,7 @@ def test_one_judge_model_does_not_wait_for_another(keyspace: Keyspace, new_worke
     assert (worker.judging.healthy_models(), worker.judging.models_to_probe()) == ([], ["scripted", "other"])
 
 
-def test_a_window_takes_what_the_endpoint_takes_and_two_batches() -> None:
-    by_limit = {
-        256: ((0, 10), (288, 1), (289, 0)),
-        64: ((0, 4), (63, 2), (64, 2), (97, 0)),
-        16: ((0, 1), (15, 1), (16, 0)),
-        1: ((0, 1), (1, 0)),
-        0: ((0, 0), (500, 0)),
-        4: ((500, 0),),
-    }
-    for limit, rows in by_limit.items():
-        for held, capacity in rows:
-            window = window_of(limit=limit)
-            window.acquire(1, 1)
-            window.release(1, 1)
-            window.acquire(held, held)
-            assert window.capacity() == capacity, f"{limit=} {held=}"
+def test_a_window_is_bounded_in_bytes_and_grows_by_what_waits_between_two_attempts() -> None:
     window = window_of(blocked_for_s=0.1)
     assert (window.capacity(), window.is_blocked) == (0, True)
     # An evaluation between two attempts frees its capacity within bounds.
@@ -386,14 +309,6 @@ def test_a_window_takes_what_the_endpoint_takes_and_two_batches() -> None:
     window.acquire(64 * 32, 64 * 32)
     window.limits = FakeLimits(limit=64, backing_off=100_000)
     assert window.capacity() == 0
-    # Evaluations that end make capacity.
-    window = window_of(limit=4, batch_size=4)
-    window.acquire(8, 800)
-    capacities = []
-    for _ in range(8):
-        window.release(1, 100)
-        capacities.append(window.capacity())
-    assert capacities == [0, 0, 0, 1, 1, 1, 1, 2]
     # It is bounded in bytes.
     window = window_of()
     window.acquire(1, 64 * MIB - 1)
@@ -411,18 +326,6 @@ def test_a_window_takes_what_the_endpoint_takes_and_two_batches() -> None:
         assert window.capacity() == capacity, size
         window.release(32, size * MIB)
         assert window.capacity() == capacity_after, size
-    # Its counts hold under many threads.
-    window = window_of(limit=1, batch_size=1)
-
-    def pass_through(seed: int) -> None:
-        part = random.Random(seed).randint(1, 5)
-        for _ in range(200):
-            window.acquire(part, part * 10)
-            window.release(part, part * 10)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(pass_through, range(8)))
-    assert (window.evaluations, window._bytes) == (0, 0)
 
 
 SHARES = st.floats(0, 1)

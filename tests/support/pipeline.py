@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from operator import methodcaller
@@ -19,7 +19,7 @@ from worker.base.accounting import Account, read_account, sum_accounts
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import make_stores
 
-__all__ = ["SETTLING_S", "Pipeline", "Worker", "make_traces"]
+__all__ = ["SETTLING_S", "Pipeline", "Worker", "make_traces", "model_at"]
 
 SETTLING_S = 240.0
 """Longest wait: thousands of traces take a minute on a busy machine. A wait ends with its condition."""
@@ -78,16 +78,7 @@ class Pipeline:
     def worker(self, *arguments: str, wait: bool = True, stderr: int | None = None, **settings: Any) -> Worker:
         """Start a worker; keyword arguments are settings, tables as Python values."""
         port = free_port()
-        variables = {
-            "TRACEJUDGE_REDIS_URL": self.redis_url,
-            "TRACEJUDGE_PREFIX": self.prefix,
-            "TRACEJUDGE_METRICS_PORT": str(port),
-            **{
-                f"TRACEJUDGE_{name.upper()}": _text(value)
-                for name, value in {**self._settings, **settings}.items()
-                if value is not None
-            },
-        }
+        variables = self._variables({"metrics_port": port, **settings})
         folder = self._folder / f"worker-{port}"
         folder.mkdir()
         command = arguments or ("-m", "worker.cli", "worker")
@@ -96,6 +87,17 @@ class Pipeline:
         if wait:
             wait_until(worker.is_up, what="the worker to start")
         return worker
+
+    def command(self, *arguments: str, **settings: Any) -> Program:
+        """Run a command of ours to its end, with the same keyword arguments as a worker."""
+        program = Program("-m", "worker.cli", *arguments, folder=self._folder, env=self._variables(settings))
+        self._stack.enter_context(program).wait()
+        return program
+
+    def _variables(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        own = {"redis_url": self.redis_url, "prefix": self.prefix}
+        all_settings = {**own, **self._settings, **settings}
+        return {f"TRACEJUDGE_{name.upper()}": _text(value) for name, value in all_settings.items() if value is not None}
 
     def publish(self, traces: Sequence[tracejudge.Trace]) -> None:
         """Publish through the SDK and wait until Redis has all of it."""
@@ -176,6 +178,11 @@ def make_traces(count: int, *, first: int = 0, words: int = 20, **fields: Any) -
         ids = {"trace_id": digest, "span_id": digest[:16], "id": digest[16:]}
         made.append(tracejudge.Trace(**{**ids, **basis, "context": [text], **fields}))
     return made
+
+
+def model_at(base_url: str, **fields: Any) -> dict[str, Any]:
+    """Return the table of a judge model at an endpoint."""
+    return {"provider": "openai", "base_url": base_url, "model": "judge-1", **fields}
 
 
 def _text(value: object) -> str:

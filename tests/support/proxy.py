@@ -67,12 +67,13 @@ class Proxy:
 
     Attributes:
         cut: Connections that it has ended so far.
+        target_port: Where new connections lead.
     """
 
     def __init__(self, target_port: int, *, seed: int = 0) -> None:
         self.port = free_port()
         self.cut = 0
-        self._target_port = target_port
+        self.target_port = target_port
         self._random = random.Random(seed)
         self._behaviour = PASSES
         self._ways: set[StreamWriter] = set()
@@ -161,7 +162,7 @@ class Proxy:
         server: StreamWriter | None = None
         try:
             await self._while_held()
-            back, server = await asyncio.open_connection(HOST, self._target_port)
+            back, server = await asyncio.open_connection(HOST, self.target_port)
             ways = [
                 self._loop.create_task(each) for each in (self._requests(reader, server), self._replies(back, client))
             ]

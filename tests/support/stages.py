@@ -360,6 +360,12 @@ def read_balanced_account(keyspace: Keyspace) -> Account:
     return account
 
 
+def read_amounts(keyspace: Keyspace, names: str) -> tuple[int, ...]:
+    """Read some amounts of the account, in this order."""
+    account = read_account(keyspace.store)
+    return tuple(getattr(account, name) for name in names.split())
+
+
 def make_maintenance(
     keyspace: Keyspace,
     metrics: Metrics | None = None,

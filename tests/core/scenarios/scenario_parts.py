@@ -10,16 +10,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import ExitStack
 from fractions import Fraction
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final, Self
 
 import pytest
 from support.endpoint import ChatEndpoint
-from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces
-from support.processes import PATIENCE_S, Program, wait_until
+from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces, model_at
+from support.processes import PATIENCE_S, wait_until
 from support.replies import Behaviour, slow, yes_no
 
 import tracejudge
@@ -27,7 +25,7 @@ from judges.core.verdict import Verdict
 from judges.models.request_options import MAX_EXTRA
 from worker.base.accounting import Account
 
-__all__ = ["MINUTE_S", "Scenario", "SteadyLoad", "answers", "patient"]
+__all__ = ["MINUTE_S", "SCALE", "Scenario", "SteadyLoad", "answers", "patient"]
 
 SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_SCENARIO_SCALE", "1/20")))
 MINUTE_S: Final = 60 * SCALE
@@ -51,19 +49,15 @@ def answers(seconds: float) -> Behaviour:
 class Scenario:
     """A pipeline with test endpoints as judge models: each judges all traces with a judge of its own."""
 
-    def __init__(
-        self, pipeline: Pipeline, folder: Path, stack: ExitStack, endpoints: Mapping[str, ChatEndpoint]
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, endpoints: Mapping[str, ChatEndpoint]) -> None:
         self.pipeline, self.endpoints = pipeline, endpoints
-        self._folder, self._stack = folder, stack
         self._settings: dict[str, Any] = {}
         self.judges = dict(zip(endpoints, JUDGES, strict=False))
 
     def worker(self, *, model: Mapping[str, Any] | None = None, **settings: Any) -> Worker:
         """Start a worker; `model` has settings of all models, the other arguments are the worker's settings."""
         models = {
-            name: {"provider": "openai", "base_url": endpoint.base_url, "model": name, "max_in_flight": 48}
-            | dict(model or {})
+            name: model_at(endpoint.base_url, model=name, max_in_flight=48) | dict(model or {})
             for name, endpoint in self.endpoints.items()
         }
         rules = [{"name": name, "judges": [judge], "model": name} for name, judge in self.judges.items()]
@@ -72,15 +66,8 @@ class Scenario:
 
     def replay(self, judge: str) -> dict[str, Any]:
         """Run `tracejudge replay` over the last hour, and return its output."""
-        options = {"redis_url": self.pipeline.redis_url, "prefix": self.pipeline.prefix}
-        variables = {
-            name: value if isinstance(value, str) else json.dumps(value) for name, value in self._settings.items()
-        }
-        env = {f"TRACEJUDGE_{name.upper()}": value for name, value in (options | variables).items()}
-        command = ("-m", "worker.cli", "replay", "--since", "1h", "--judge", judge, "--json")
-        program = self._stack.enter_context(Program(*command, folder=self._folder, env=env))
-        assert program.wait(60) == 0, program.output
-        return json.loads(program.stdout)
+        command = ("replay", "--since", "1h", "--judge", judge, "--json")
+        return json.loads(self.pipeline.command(*command, **self._settings).stdout)
 
     def circuit_opens(self, worker: Worker, name: str) -> dict[str, Any]:
         """Wait until log and gauge show the circuit of this judge model, and no other, open; return the log line."""

@@ -261,6 +261,6 @@ def test_the_index_is_of_all_servers(published: list[Keyspace]) -> None:
     assert (funnel.traces[0].total, funnel.unexplained) == (len(TRACES), 0)
 
 
-@pytest.mark.slow("a second variant; tests/core/test_signals.py stops a worker")
+@pytest.mark.slow("a second variant; tests/core/test_start_and_stop.py stops a worker")
 def test_a_board_that_is_stopped_while_it_starts_ends_with_0() -> None:
     assert stopped_at_start("tracejudge board", 1) == (0, 0)

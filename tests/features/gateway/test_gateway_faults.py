@@ -410,6 +410,6 @@ def test_it_goes_on_after_the_failover_of_a_killed_master(start: Start, redis_ur
         wait_until(lambda: expected <= {entry["trace_id"] for _, entry in all_entries(keyspaces)}, what="all of them")
 
 
-@pytest.mark.slow("a second variant; tests/core/test_signals.py stops a worker")
+@pytest.mark.slow("a second variant; tests/core/test_start_and_stop.py stops a worker")
 def test_a_gateway_that_is_stopped_while_it_starts_ends_with_0() -> None:
     assert stopped_at_start("tracejudge gateway", 0) == (0, 0)
