@@ -3,9 +3,8 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import click
@@ -15,12 +14,11 @@ from support.commands import Run, be_present, examined, words
 from support.endpoint import ChatEndpoint
 from support.passes import add_dead_letter, dead, marks, read_balanced_account
 from support.pipeline import Pipeline, make_traces
-from support.processes import Program, wait_until
+from support.processes import wait_until
 from support.stages import IngestHarness, Keyspace
 from transcripts import check_transcript
 
 from tracejudge import Feedback, Usage
-from worker.base.accounting import Account
 from worker.base.dead_letters import command as retry_module
 from worker.base.input.unusable import InvalidRecord, UnreadRecord, UnusableInput
 from worker.core.storage.client import Store
@@ -229,81 +227,37 @@ RULES = [{"name": "grounded", "judges": ["groundedness"]}]
 TRACES = 60
 
 
-def models(endpoint: ChatEndpoint, **settings: Any) -> dict[str, Any]:
-    return {"default": {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", **settings}}
-
-
-DeadCommands = Callable[..., list[dict[str, Any]]]
-
-
-@pytest.fixture
-def dead_command(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> DeadCommands:
-    """Run `tracejudge dead` as users do, several at once; return what each prints."""
-    env = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
-
-    def run(*arguments: str, times: int = 1) -> list[dict[str, Any]]:
-        command = ("-m", "worker.cli", "dead", *arguments, "--json")
-        running = [stack.enter_context(Program(*command, folder=tmp_path, env=env)) for _ in range(times)]
-        assert [program.wait(60) for program in running] == [0] * times
-        return [json.loads(program.stdout) for program in running]
-
-    return run
-
-
-@pytest.fixture
-def dead_letters(pipeline: Pipeline, endpoint: ChatEndpoint) -> set[str]:
-    """Ids of evaluations that a worker gave up because the endpoint was down."""
+@pytest.mark.slow("waits longer than a lease of 15 s")
+@pytest.mark.faults
+def test_letters_of_concurrent_retries_score_once_though_a_worker_is_killed(
+    pipeline: Pipeline, endpoint: ChatEndpoint
+) -> None:
+    model = {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1"}
     endpoint.close()
-    worker = pipeline.worker(rules=RULES, models=models(endpoint), give_up_after="1s")
+    worker = pipeline.worker(rules=RULES, models={"default": model}, give_up_after="1s")
     pipeline.publish(make_traces(TRACES))
     wait_until(lambda: pipeline.counter("dead") == TRACES, what="all to be given up")
     assert worker.program.terminate() == 0
     account = pipeline.account()
     assert (account.dead, account.waiting, account.lost) == (TRACES, 0, 0)
+    letters = [name.decode() for name in pipeline.store.call(lambda client: client.hkeys(pipeline.keys.dead))]
     endpoint.start()
-    return {name.decode() for name in pipeline.store.call(lambda client: client.hkeys(pipeline.keys.dead))}
-
-
-def judged(pipeline: Pipeline) -> list[str]:
-    return [entry.verdict.evaluation_id for entry in pipeline.outbox() if entry.kind == "j"]
-
-
-def resolved(pipeline: Pipeline) -> Account:
-    """Wait until no dead_command letter is left."""
-    wait_until(lambda: pipeline.counter("scored") >= TRACES, what="all to be scored")
-    account = pipeline.settled(TRACES)
-    assert (account.scored, account.dead, account.chosen, account.lost) == (TRACES, 0, TRACES, 0)
-    return account
-
-
-def test_retried_dead_letters_score_once_under_their_ids(
-    pipeline: Pipeline, endpoint: ChatEndpoint, dead_command: DeadCommands, dead_letters: set[str]
-) -> None:
-    assert dead_command("retry", "--all", "--dry-run")[0]["chosen"] == TRACES
-    assert dead_command("retry", "--reason", "judge_unavailable")[0]["chosen"] == TRACES
-    account = pipeline.account()
-    assert (account.dead, account.waiting, account.lost) == (TRACES, 0, 0)
-    worker = pipeline.worker(rules=RULES, models=models(endpoint))
-    resolved(pipeline)
-    assert sorted(judged(pipeline)) == sorted(dead_letters)
-    assert pipeline.ledger_size() == TRACES
-    wait_until(lambda: worker.scrape().value("tracejudge_dead_letters") == 0, what="the gauge")
-
-
-@pytest.mark.slow("waits longer than a lease of 15 s")
-@pytest.mark.faults
-def test_letters_of_concurrent_retries_score_once_though_a_worker_is_killed(
-    pipeline: Pipeline, endpoint: ChatEndpoint, dead_command: DeadCommands, dead_letters: set[str]
-) -> None:
     endpoint.behaviour = replies.slow(0.2, replies.yes_no())
-    worker = pipeline.worker(rules=RULES, models=models(endpoint, max_in_flight=8))
+    assert pipeline.command("dead", "retry", "--reason", "judge_unavailable", "--dry-run")["chosen"] == TRACES
+    worker = pipeline.worker(rules=RULES, models={"default": model | {"max_in_flight": 8}})
     before = len(endpoint.calls)
-    assert sum(document["chosen"] for document in dead_command("retry", "--all", times=3)) == TRACES
+    retries = [pipeline.program("dead", "retry", "--all", "--json") for _ in range(3)]
+    assert [retry.wait() for retry in retries] == [0] * 3
+    assert sum(json.loads(retry.stdout)["chosen"] for retry in retries) == TRACES
     wait_until(lambda: pipeline.counter("scored"), what="some to be scored")
     worker.program.kill()
     account = pipeline.account()
     assert (account.scored + account.dead, account.lost) == (TRACES, 0)
-    pipeline.worker(rules=RULES, models=models(endpoint))
-    resolved(pipeline)
-    assert sorted(judged(pipeline)) == sorted(dead_letters)
+    worker = pipeline.worker(rules=RULES, models={"default": model})
+    wait_until(lambda: pipeline.counter("scored") >= TRACES, what="all to be scored")
+    account = pipeline.settled(TRACES)
+    assert (account.scored, account.dead, account.chosen, account.lost) == (TRACES, 0, TRACES, 0)
+    judged = [entry.verdict.evaluation_id for entry in pipeline.outbox() if entry.kind == "j"]
+    assert (sorted(judged), pipeline.ledger_size()) == (sorted(letters), TRACES)
+    wait_until(lambda: worker.scrape().value("tracejudge_dead_letters") == 0, what="the gauge")
     assert len(endpoint.calls) - before <= TRACES + 8, "only what was in flight at the kill is asked again"

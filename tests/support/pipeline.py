@@ -1,8 +1,9 @@
 """Real workers on a real Redis, and helpers to read their state."""
 
 import hashlib
+import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from operator import methodcaller
@@ -78,16 +79,7 @@ class Pipeline:
     def worker(self, *arguments: str, wait: bool = True, stderr: int | None = None, **settings: Any) -> Worker:
         """Start a worker; keyword arguments are settings, tables as Python values."""
         port = free_port()
-        variables = {
-            "TRACEJUDGE_REDIS_URL": self.redis_url,
-            "TRACEJUDGE_PREFIX": self.prefix,
-            "TRACEJUDGE_METRICS_PORT": str(port),
-            **{
-                f"TRACEJUDGE_{name.upper()}": _text(value)
-                for name, value in {**self._settings, **settings}.items()
-                if value is not None
-            },
-        }
+        variables = {"TRACEJUDGE_METRICS_PORT": str(port), **self._variables(settings)}
         folder = self._folder / f"worker-{port}"
         folder.mkdir()
         command = arguments or ("-m", "worker.cli", "worker")
@@ -96,6 +88,21 @@ class Pipeline:
         if wait:
             wait_until(worker.is_up, what="the worker to start")
         return worker
+
+    def program(self, *arguments: str, **settings: Any) -> Program:
+        """Start a command of tracejudge as users do."""
+        command = ("-m", "worker.cli", *arguments)
+        return self._stack.enter_context(Program(*command, folder=self._folder, env=self._variables(settings)))
+
+    def command(self, *arguments: str, code: int = 0, **settings: Any) -> Any:
+        """Run a command of tracejudge to its end; return its document."""
+        program = self.program(*arguments, "--json", **settings)
+        assert program.wait() == code, program.output
+        return json.loads(program.stdout)
+
+    def _variables(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        named = {"redis_url": self.redis_url, "prefix": self.prefix, **self._settings, **settings}
+        return {f"TRACEJUDGE_{name.upper()}": _text(value) for name, value in named.items() if value is not None}
 
     def publish(self, traces: Sequence[tracejudge.Trace]) -> None:
         """Publish through the SDK and wait until Redis has all of it."""
