@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -112,6 +112,13 @@ class Monitored:
                 return self.detector
             assert count < 48 * 12, "not found"
         raise AssertionError
+
+
+@pytest.fixture
+def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
+    """One version of Redis is enough: no script of ours takes part."""
+    with Keyspace(redis_url, prefix) as keyspace:
+        yield keyspace
 
 
 def parts_of(values: str) -> list[Series]:

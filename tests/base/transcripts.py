@@ -16,6 +16,8 @@ FOLDER = Path(__file__).parent / "data/transcripts"
 CHANGING = {
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00)?": "TIME",
     r'("?(?:age_s|started_at|duration_s)"?: ?)[\d.e+-]+': r"\1N",
+    r'("at":)\d+(\.\d+)?': r"\1N",
+    r'(entry_id":")\d{13}-\d+': r"\1ID",
     r'(published_ms": ?)\d+': r"\1N",
     r"\d\.\d\d s and \d\.\d\d s of waiting": "some time",
     r'(version"?:? ?"?)[0-9a-f]{8}([0-9a-f]{24})?\b': r"\1VERSION",
