@@ -5,12 +5,14 @@ UPDATE_GOLDEN=1 writes the files, for review. Times, ages and sizes of this mach
 
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from support.commands import Run
+from support.commands import Part, Run
 from support.tables import check_golden
+
+from worker.base.doctor.finding import Finding
 
 FOLDER = Path(__file__).parent / "data/transcripts"
 CHANGING = {
@@ -54,3 +56,15 @@ def check_transcript(
             text = re.sub(pattern, label, text, flags=re.MULTILINE)
         parts.append(text + (f"= {ended.code}\n" if ended.code else ""))
     check_golden(FOLDER / f"{name}.txt", "\n".join(parts))
+
+
+def check_findings(name: str, findings: Mapping[str, Part | Finding | Sequence[Part | Finding]]) -> None:
+    """Compare what the doctor says in each case with a file; ports and folders of this machine are left out."""
+    lines = []
+    for case, found in findings.items():
+        for finding in [found] if isinstance(found, Part | Finding) else found:
+            fix = finding.mend if isinstance(finding, Part) else finding.fix
+            lines += [f"{case}: {finding.result}: {finding.what}", *([f"    {fix}"] if fix else [])]
+    text = "\n".join(lines).replace(str(Path.cwd()), "FOLDER")
+    text = re.sub(r"\((?:[A-Z_]{8,}|self-signed [^)]*)\)", "(WHY)", text)  # in the words of OpenSSL
+    check_golden(FOLDER.parent / f"doctor/{name}.txt", re.sub(r"(?<=[\w\]]):\d{4,5}\b", ":PORT", text) + "\n")
