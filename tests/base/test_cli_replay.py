@@ -76,7 +76,9 @@ def before_steps(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object]) 
 REFUSED = (
     *("--since 1h", "--judge safety", "--since 1h --judge saftey", "--since 49h --judge safety"),
     *("--since yesterday --judge safety", "--since 1h --judge safety --rate 0", "--since 1h --judge safety --rate 0.5"),
-    *("--continue 12345678", "--continue 12345678 --judge safety"),
+    *("--continue zzzzzzzz", "--continue zzzzzzzz --judge safety", "--since 1h --until later --judge safety"),
+    *("--since 2100-01-01 --judge safety", "--since 5m --until 10m --judge safety"),
+    "--since 1h --judge safety --model default",
 )
 
 
