@@ -190,19 +190,6 @@ def test_a_command_loads_only_what_it_uses(served: Run, tmp_path: Path, monkeypa
     assert loaded_beyond(lines, CASES["packages"].split(), tmp_path) == {}
 
 
-CONFIG = """\
-judges_folder = "mine"
-[models.large]
-model = "m"
-[judges.tone]
-instructions = "Is {{ outputs }} kind?"
-[[rules]]
-name = "one"
-where = { service = "support-bot" }
-judges = ["safety"]
-"""
-
-
 def complete(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     program = "import sys; sys.argv[0] = 'tracejudge'; from tracejudge_worker import main; main()"
     command, env = [sys.executable, "-c", program], os.environ | environment
@@ -212,7 +199,7 @@ def complete(folder: Path, **environment: str) -> subprocess.CompletedProcess[st
 def test_values_are_completed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "short.toml").touch()
-    (tmp_path / "tracejudge.toml").write_text(CONFIG, encoding="utf-8")
+    shutil.copy(Path(__file__).parent / "data/completed.toml", tmp_path / "tracejudge.toml")
     (tmp_path / "other.toml").write_text("no TOML", encoding="utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     remember_services({"shop", "billing"})
