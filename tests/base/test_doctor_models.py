@@ -140,7 +140,8 @@ def _key_file() -> str:
 
 def test_a_key_is_fixed_where_it_is_kept(run: Run, model_of: Configured, monkeypatch: pytest.MonkeyPatch) -> None:
     _key_file()
-    found, in_file = {}, {"api_key_env": None, "api_key_file": "key"}
+    found: dict[str, Part] = {}
+    in_file = {"api_key_env": None, "api_key_file": "key"}
     for settings in ({"api_key_env": "JUDGE_KEY"}, in_file, {"api_key_env": None}):
         with Lister(401) as server:
             found[f"refused: {settings}"] = model_of(f"{server.root_url}/v1", **settings)
