@@ -37,6 +37,27 @@ for package in (judges, worker):
             importlib.import_module(module.name)
 worker.base.commands.groups.commands()
 """
+_WITHOUT: Final = f"""
+import importlib.machinery, pkgutil, sys
+finder, removed = importlib.machinery.PathFinder, sys.argv[1:]
+class Without(finder):
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
+        package, *features = fullname.split(".")[:3]
+        is_removed = package in ("judges", "worker") and features[:1] == ["features"] and features[-1] in removed
+        return None if is_removed else super().find_spec(fullname, path, target)
+sys.meta_path[:] = [Without if each is finder else each for each in sys.meta_path]
+{_IMPORTS}
+from worker.core.features import installed
+from worker.installed import MODULES
+names = {{feature.name for feature in installed()}}
+assert names.isdisjoint(removed)
+for row in [row for row in MODULES if row.split(".")[2] in names]:
+    package = importlib.import_module(row.rpartition(".")[0])
+    for module in pkgutil.walk_packages(package.__path__, f"{{package.__name__}}."):
+        importlib.import_module(module.name)
+"""
+"""The same without copying, and the import of all features that stay."""
 _TESTS: Final = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
@@ -115,6 +136,13 @@ def check(removed: Iterable[str], *, is_whole: bool = False) -> str:
         # A selection starts one worker, by itself: to make the process that workers are forked from takes 2 s of CPU.
         variables = {} if is_whole else {"TRACEJUDGE_FAULTS_SCALE": "1"}
         return copy.run("-c", _IMPORTS + _TESTS, *options, *tests, **variables)
+
+
+def check_imports(removed: Iterable[str]) -> str:
+    """Return the output if something cannot be imported without some features; nothing if all can."""
+    command = [sys.executable, "-c", _WITHOUT, *removed]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    return ended.stderr if ended.returncode else ""
 
 
 def main() -> int:

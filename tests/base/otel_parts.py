@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import msgspec
 from support.otlp import OtlpReceiver
 from support.processes import PATIENCE_S
 from support.stages import Keyspace, make_verdict, samples, select_metrics, settings_of
+from support.tables import read_table
 
 from judges.core.model import ModelSettings
-from judges.core.verdict import Call, Score, Verdict
+from judges.core.verdict import Verdict
 from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.core.telemetry.metrics import Metrics
 
@@ -19,26 +21,15 @@ MODELS = {
     "labelled": ModelSettings(model="gpt-4.1", label="careful"),
 }
 BEGAN_S = 1_700_000_000.25  # as in make_verdict, which lasts half a second
-JUDGED = {"trace_id": "0af7651916cd43dd8448eb211c80319c", "span_id": "b7ad6b7169203331"}
-SCORED = make_verdict(
-    7,
-    outcome="scored",
-    scores=(Score("safety", 1.0, 1.0, "yes", passed=True),),
-    rationale="The answer says: it is warm.",
-    **JUDGED,
-    response_id="chatcmpl-1",
-    environment="prod",
-    user_id="0123456789abcdef",
-    judge_model="gpt-6-luna",
-    probability=0.25,
-    weight=4.0,
-    cost_usd=0.5,
-    attempts=2,
-    calls=(
-        Call(BEGAN_S, 0.125, "rate_limited"),
-        Call(BEGAN_S + 0.125, 0.25, "ok", 100, 20, "chatcmpl-2", "gpt-6-luna-2025", "stop"),
-    ),
-)
+VERDICTS = read_table(__file__, "verdicts")
+"""What verdicts hold beside that of a plain one, of which each becomes spans and events."""
+
+
+def read_verdict(number: int, fields: dict[str, object]) -> Verdict:
+    return msgspec.convert(msgspec.to_builtins(make_verdict(number)) | fields, Verdict)
+
+
+SCORED = read_verdict(7, VERDICTS["scored"])
 
 
 class Delivered(NamedTuple):

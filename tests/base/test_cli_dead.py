@@ -4,23 +4,21 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import click
 import pytest
 from support import replies
-from support.commands import Run, be_present, examined, words
+from support.commands import Run, be_present, examined
 from support.endpoint import ChatEndpoint
 from support.passes import add_dead_letter, dead, marks, read_balanced_account
 from support.pipeline import Pipeline, make_traces
-from support.processes import Program, wait_until
+from support.processes import wait_until
 from support.stages import IngestHarness, Keyspace
 from transcripts import check_transcript
 
 from tracejudge import Feedback, Usage
-from worker.base.accounting import Account
 from worker.base.dead_letters import command as retry_module
 from worker.base.input.unusable import InvalidRecord, UnreadRecord, UnusableInput
 from worker.core.storage.client import Store
@@ -73,72 +71,56 @@ def test_letters_are_listed_filtered_counted_and_shown_without_texts(served: Run
     assert f"output: {SECRET}" in served("dead", "show", name, "--texts").out
 
 
-def test_retry_chooses_again_once(served: Run, keyspace: Keyspace) -> None:
-    ids = [leave(keyspace, number, reason="judge_rejected") for number in range(1, 4)]
-    leave(keyspace, 4)
-    ended = served("dead", "retry", "--reason", "judge_rejected", "--json")
-    counts = {"chosen": 3, "under_way": 0, "gone": 0, "batches": 1, "unreadable": 0, "dry_run": False}
-    assert (ended.code, ended.document) == (0, counts)
-    assert sorted(name for name, retry in marks(keyspace).items() if retry.batch_id) == sorted(ids)
-    again = served("dead", "retry", "--all")
-    assert "1 evaluation chosen again; 3 under way already" in again.out
-    assert len(keyspace.batches()) == 2
-    account = read_balanced_account(keyspace)
-    assert (account.dead, account.waiting) == (4, 0)
-    assert [line["retrying"] for line in served("dead", "list", "--json").lines] == [True] * 4
-    assert "(6h)" in served("dead", "list").out
+def test_retry_chooses_again_once(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def waits(act: Callable[[float], object]) -> Callable[[], object]:
+        return lambda: monkeypatch.setattr(retry_module.time, "sleep", act)
 
-
-def test_retry_waits_for_a_model_and_ends_by_ctrl_c(
-    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def stop(_: float) -> None:
         raise KeyboardInterrupt
 
-    leave(keyspace, 1)
-    keyspace.client.hset(keyspace.keys.waiting, "gpt-6-luna", 200 * 1024 * 1024)
-    monkeypatch.setattr(retry_module.time, "sleep", stop)
-    ended = served("dead", "retry", "--all", "--json")
-    assert (ended.code, ended.document["chosen"]) == (130, 0)
-    monkeypatch.setattr(retry_module.time, "sleep", lambda _: keyspace.client.delete(keyspace.keys.waiting))
-    ended = served("dead", "retry", "--all")
-    assert "waiting: batches for gpt-6-luna hold 200 MiB" in ended.err
-    assert "1 evaluation chosen again" in ended.out
-    keyspace.next_case("it warns of unknown models and letters")
-    name = leave(keyspace, 1)
-    message = "there is no [models.default] for gpt-6-luna here: dead letters wait for a worker with it"
-    assert message in words(served("dead", "retry", "--all", "--dry-run").err)
-    model = {"provider": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "gpt-6-luna"}
-    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
-    assert served("dead", "retry", "--all", "--dry-run").err == ""
-    newer = keyspace.client.hget(keyspace.keys.dead, name).replace(b'{"v":1', b'{"v":9')
-    keyspace.client.hset(keyspace.keys.dead, name, newer)
-    for verb in (("retry", "--all"), ("drop", "--all", "--yes")):
-        ended = served("dead", *verb)
-        assert ended.code == 1
-        assert "1 dead letter of another version of tracejudge skipped" in words(ended.err)
-    assert served("dead", "list").code == 0
-    assert dead(keyspace) == [name]
+    def fill() -> None:
+        leave(keyspace, 5)
+        keyspace.client.hset(keyspace.keys.waiting, "gpt-6-luna", 200 * 1024 * 1024)
+
+    def configure() -> None:
+        model = {"provider": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "gpt-6-luna"}
+        monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
+
+    def renew() -> None:
+        """Leave a letter of another version of the product."""
+        newer = keyspace.client.hget(keyspace.keys.dead, ids[0]).replace(b'{"v":1', b'{"v":9')
+        keyspace.client.hset(keyspace.keys.dead, ids[0], newer)
+
+    ids = [leave(keyspace, number, reason="judge_rejected") for number in range(1, 4)]
+    leave(keyspace, 4)
+    some, everything = "dead retry --reason judge_rejected --json", "dead retry --all"
+    dry = f"{everything} --dry-run"
+    first = (dry, some, lambda: check_under_way(keyspace, ids), everything, "dead list --json", "dead list")
+    away = waits(lambda _: keyspace.client.delete(keyspace.keys.waiting))
+    then = (fill, waits(stop), f"{everything} --json", away, everything, configure, dry, renew, everything)
+    check_transcript(served, "dead_retry", (*first, *then, "dead drop --all --yes", "dead list --json"))
+    assert (len(keyspace.batches()), dead(keyspace)) == (3, [ids[0]])
+
+
+def check_under_way(keyspace: Keyspace, ids: list[str]) -> None:
+    assert sorted(name for name, retry in marks(keyspace).items() if retry.batch_id) == sorted(ids)
+    account = read_balanced_account(keyspace)
+    assert (account.dead, account.waiting) == (4, 0)
 
 
 def test_drop_removes_for_good(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    leave(keyspace, 1)
-    kept = leave(keyspace, 2, reason="internal_error")
-    ended = served("dead", "drop", "--reason", "timeout", "--yes", "--json")
-    assert ended.document == {"found": 1, "dropped": 1, "unreadable": 0, "dry_run": False}
-    assert dead(keyspace) == [kept]
+    """It asks on a terminal, and wants `--yes` elsewhere."""
+    asked: list[str] = []
+    name, kept = leave(keyspace, 1), leave(keyspace, 2, reason="internal_error")
+    timeouts = "dead drop --reason timeout --yes"
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    lines = ("dead drop --all", "dead drop --all --dry-run", f"{timeouts} --json", timeouts)
+    check_transcript(served, "dead_drop", lines)
+    assert dead(keyspace) == [kept] != [name]
     account = read_balanced_account(keyspace)
     assert (account.dead, account.removed, account.chosen) == (1, 1, 2)
-    assert "0 dead letters dropped" in served("dead", "drop", "--reason", "timeout", "--yes").out
-    keyspace.next_case("it asks on a terminal, or wants --yes")
-    name = leave(keyspace, 1)
-    asked: list[str] = []
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
-    ended = served("dead", "drop", "--all")
-    assert (ended.code, ended.out, dead(keyspace)) == (2, "", [name])
-    assert "1 dead letter would be dropped" in served("dead", "drop", "--all", "--dry-run").out
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    for sure, expected in ((False, (130, [name])), (True, (0, []))):
+    for sure, expected in ((False, (130, [kept])), (True, (0, []))):
 
         def confirm(text: str, sure: bool = sure, **_: Any) -> None:  # noqa: FBT001
             asked.append(text)
@@ -159,22 +141,14 @@ def take(keyspace: Keyspace) -> None:
 
 
 def test_the_last_invalid_entries_are_listed_newest_first(served: Run, keyspace: Keyspace) -> None:
-    ended = served("invalid", "list")
-    assert (ended.code, ended.out, words(ended.err)) == (0, "", "0 invalid entries")
-    keyspace.add({"traceId": "t1", "service": "[b]shop", "model": SECRET, SECRET: 1})
-    keyspace.add(f'{{"{SECRET}'.encode())
-    take(keyspace)
-    ended = served("invalid", "list")
-    lines = ended.out.splitlines()
-    assert max(map(len, lines)) <= 80
-    _, broken, empty = (f"{upper} {lower}".split() for upper, lower in zip(lines[::2], lines[1::2], strict=True))
-    assert broken[-3:] == ["not_json", "v,", "t"]
-    assert empty[2:] == ["no", "content", "wrong_type", "t1,", "traceId,", "service,", "model,", "(another)"]
-    assert words(ended.err) == "2 invalid entries"
-    ended = served("invalid", "list", "--limit", "1", "--json")
-    assert [line["reason"] for line in ended.lines] == ["not_json"]
-    assert ended.lines[0].keys() == {"entry_id", "at", "reason", "detail", "trace_id", "keys", "producer"}
-    assert SECRET not in json.dumps(ended.lines)
+    def add() -> None:
+        keyspace.add({"traceId": "t1", "service": "[b]shop", "model": SECRET, SECRET: 1})
+        keyspace.add(f'{{"{SECRET}'.encode())
+        take(keyspace)
+
+    lines = ("invalid list", add, "invalid list", "invalid list --limit 1 --json")
+    check_transcript(served, "invalid", lines, secret=SECRET)
+    assert max(map(len, served("invalid", "list").out.splitlines())) <= 80
 
 
 @pytest.mark.usefixtures("_patient_doctor")
@@ -209,12 +183,7 @@ def test_spans_that_no_dialect_reads_are_listed_with_the_way_to_add_a_table(serv
         for reason, detail in (("no_content", empty), ("no_content", empty), ("no_model_call", "spans of web")):
             unusable.add_record(InvalidRecord("", now, reason, detail, "t1", (), None))
         unusable.write(at_end=True)
-    ended = served("invalid", "list")
-    listed = words(ended.out.partition("dialect reads")[2])
-    assert listed == "11 acme acme.prompt, acme.engine 7 bot bot.text 5 old old.prompt 3 own own.ask"
-    assert words(ended.err) == f"To have them read, {advice}. Published without content: {empty}. 1 invalid entry"
-    shown = [(line["instrumentation"], line["spans"]) for line in served("invalid", "list", "--json").lines[3:]]
-    assert shown == [("acme", 11), ("bot", 7), ("old", 5), ("own", 3)]
+    check_transcript(served, "unread", ("invalid list", "invalid list --json"))
     be_present(keyspace.url)
     _, parts = examined(served)
     at = f"(last at {time.strftime('%H:%M', time.gmtime(now))} UTC)"
@@ -229,81 +198,37 @@ RULES = [{"name": "grounded", "judges": ["groundedness"]}]
 TRACES = 60
 
 
-def models(endpoint: ChatEndpoint, **settings: Any) -> dict[str, Any]:
-    return {"default": {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", **settings}}
-
-
-DeadCommands = Callable[..., list[dict[str, Any]]]
-
-
-@pytest.fixture
-def dead_command(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> DeadCommands:
-    """Run `tracejudge dead` as users do, several at once; return what each prints."""
-    env = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
-
-    def run(*arguments: str, times: int = 1) -> list[dict[str, Any]]:
-        command = ("-m", "worker.cli", "dead", *arguments, "--json")
-        running = [stack.enter_context(Program(*command, folder=tmp_path, env=env)) for _ in range(times)]
-        assert [program.wait(60) for program in running] == [0] * times
-        return [json.loads(program.stdout) for program in running]
-
-    return run
-
-
-@pytest.fixture
-def dead_letters(pipeline: Pipeline, endpoint: ChatEndpoint) -> set[str]:
-    """Ids of evaluations that a worker gave up because the endpoint was down."""
+@pytest.mark.slow("waits longer than a lease of 15 s")
+@pytest.mark.faults
+def test_letters_of_concurrent_retries_score_once_though_a_worker_is_killed(
+    pipeline: Pipeline, endpoint: ChatEndpoint
+) -> None:
+    model = {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1"}
     endpoint.close()
-    worker = pipeline.worker(rules=RULES, models=models(endpoint), give_up_after="1s")
+    worker = pipeline.worker(rules=RULES, models={"default": model}, give_up_after="1s")
     pipeline.publish(make_traces(TRACES))
     wait_until(lambda: pipeline.counter("dead") == TRACES, what="all to be given up")
     assert worker.program.terminate() == 0
     account = pipeline.account()
     assert (account.dead, account.waiting, account.lost) == (TRACES, 0, 0)
+    letters = [name.decode() for name in pipeline.store.call(lambda client: client.hkeys(pipeline.keys.dead))]
     endpoint.start()
-    return {name.decode() for name in pipeline.store.call(lambda client: client.hkeys(pipeline.keys.dead))}
-
-
-def judged(pipeline: Pipeline) -> list[str]:
-    return [entry.verdict.evaluation_id for entry in pipeline.outbox() if entry.kind == "j"]
-
-
-def resolved(pipeline: Pipeline) -> Account:
-    """Wait until no dead_command letter is left."""
-    wait_until(lambda: pipeline.counter("scored") >= TRACES, what="all to be scored")
-    account = pipeline.settled(TRACES)
-    assert (account.scored, account.dead, account.chosen, account.lost) == (TRACES, 0, TRACES, 0)
-    return account
-
-
-def test_retried_dead_letters_score_once_under_their_ids(
-    pipeline: Pipeline, endpoint: ChatEndpoint, dead_command: DeadCommands, dead_letters: set[str]
-) -> None:
-    assert dead_command("retry", "--all", "--dry-run")[0]["chosen"] == TRACES
-    assert dead_command("retry", "--reason", "judge_unavailable")[0]["chosen"] == TRACES
-    account = pipeline.account()
-    assert (account.dead, account.waiting, account.lost) == (TRACES, 0, 0)
-    worker = pipeline.worker(rules=RULES, models=models(endpoint))
-    resolved(pipeline)
-    assert sorted(judged(pipeline)) == sorted(dead_letters)
-    assert pipeline.ledger_size() == TRACES
-    wait_until(lambda: worker.scrape().value("tracejudge_dead_letters") == 0, what="the gauge")
-
-
-@pytest.mark.slow("waits longer than a lease of 15 s")
-@pytest.mark.faults
-def test_letters_of_concurrent_retries_score_once_though_a_worker_is_killed(
-    pipeline: Pipeline, endpoint: ChatEndpoint, dead_command: DeadCommands, dead_letters: set[str]
-) -> None:
     endpoint.behaviour = replies.slow(0.2, replies.yes_no())
-    worker = pipeline.worker(rules=RULES, models=models(endpoint, max_in_flight=8))
+    assert pipeline.command("dead", "retry", "--reason", "judge_unavailable", "--dry-run")["chosen"] == TRACES
+    worker = pipeline.worker(rules=RULES, models={"default": model | {"max_in_flight": 8}})
     before = len(endpoint.calls)
-    assert sum(document["chosen"] for document in dead_command("retry", "--all", times=3)) == TRACES
+    retries = [pipeline.program("dead", "retry", "--all", "--json") for _ in range(3)]
+    assert [retry.wait() for retry in retries] == [0] * 3
+    assert sum(json.loads(retry.stdout)["chosen"] for retry in retries) == TRACES
     wait_until(lambda: pipeline.counter("scored"), what="some to be scored")
     worker.program.kill()
     account = pipeline.account()
     assert (account.scored + account.dead, account.lost) == (TRACES, 0)
-    pipeline.worker(rules=RULES, models=models(endpoint))
-    resolved(pipeline)
-    assert sorted(judged(pipeline)) == sorted(dead_letters)
+    worker = pipeline.worker(rules=RULES, models={"default": model})
+    wait_until(lambda: pipeline.counter("scored") >= TRACES, what="all to be scored")
+    account = pipeline.settled(TRACES)
+    assert (account.scored, account.dead, account.chosen, account.lost) == (TRACES, 0, TRACES, 0)
+    judged = [entry.verdict.evaluation_id for entry in pipeline.outbox() if entry.kind == "j"]
+    assert (sorted(judged), pipeline.ledger_size()) == (sorted(letters), TRACES)
+    wait_until(lambda: worker.scrape().value("tracejudge_dead_letters") == 0, what="the gauge")
     assert len(endpoint.calls) - before <= TRACES + 8, "only what was in flight at the kill is asked again"

@@ -11,10 +11,11 @@ import redis
 from redis import Redis
 from redis.exceptions import NoPermissionError
 from support import otlp as collector
-from support.commands import KEPT, NOWHERE, SECRET, Run, be_present, examined, login, part, tuned, words
+from support.commands import KEPT, NOWHERE, SECRET, Part, Run, be_present, examined, login, part, tuned, words
 from support.processes import free_port, wait_until
 from support.redis_kinds import TlsRedis, make_certificates
 from support.tables import read_table
+from transcripts import check_findings
 
 import worker
 from worker.base.doctor import redis_server
@@ -54,80 +55,67 @@ def test_a_deployment_that_serves_is_exit_code_zero(run: Run, stack: ExitStack, 
     assert {name: part.result for name, part in parts.items()} == dict.fromkeys(ALL_WELL, "ok")
 
 
-def test_the_configuration_is_named_or_a_warning(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configuration_is_named_or_a_warning(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(case: str, name: str = "configuration", *options: str) -> None:
+        found[case] = examined(run, *options, url=NOWHERE)[1][name]
+
+    found: dict[str, Part] = {}
     Path("tracejudge.toml").write_text("batch_size = 0", encoding="utf-8")
-    ended, parts = examined(run)
-    assert (ended.code, list(parts)) == (1, ["configuration"])
-    assert parts["configuration"].what == "tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
+    ended, found_first = examined(run)
+    assert (ended.code, list(found_first)) == (1, ["configuration"])
+    found["wrong"] = found_first["configuration"]
     Path("tracejudge.toml").unlink()
-    looked_at = f"--config and TRACEJUDGE_CONFIG are not set, and there is no tracejudge.toml in {tmp_path}"
-    what = f"no configuration ({looked_at}): the built-in heuristic judges every trace"
-    absent = ("warning", f"environment: {what}", "write one: tracejudge init")
-    assert examined(run, url=NOWHERE)[1]["heuristic-judges"] == absent
+    look("absent", "heuristic-judges")
     Path("mine.toml").touch()
-    assert examined(run, "--config", "mine.toml", url=NOWHERE)[1]["configuration"] == ("ok", "mine.toml", "")
+    look("named", "configuration", "--config", "mine.toml")
     monkeypatch.setenv("TRACEJUDGE_RULES", '[{"name": "safe", "judges": ["safety"]}]')
-    assert examined(run, url=NOWHERE)[1]["configuration"] == ("ok", "from variables, without a file", "")
+    look("of variables")
     monkeypatch.setenv("TRACEJUDGE_RULE", "[]")
-    unknown = ("warning", "TRACEJUDGE_RULE: is no setting", "did you mean TRACEJUDGE_RULES?")
-    assert examined(run, url=NOWHERE)[1]["unknown-variable"] == unknown
+    look("a variable of no setting", "unknown-variable")
     # A secret of the metrics page that is not there.
-    monkeypatch.setenv("TRACEJUDGE_METRICS_HOST", "0.0.0.0")  # noqa: S104 - what containers set
-    assert part(run, "metrics page").result == "warning"
-    monkeypatch.setenv("TRACEJUDGE_METRICS_TOKEN_ENV", "ABSENT")
-    broken = ("broken", "metrics_token_env: the variable ABSENT is empty", "put the secret there")
-    assert part(run, "metrics page") == broken
+    for name, value in (("METRICS_HOST", "0.0.0.0"), ("METRICS_TOKEN_ENV", "ABSENT")):  # noqa: S104 - as containers do
+        monkeypatch.setenv(f"TRACEJUDGE_{name}", value)
+        look(f"with {name}", "metrics page")
     monkeypatch.setenv("ABSENT", SECRET)
-    assert part(run, "metrics page").result == "ok"
+    look("with a secret", "metrics page")
+    check_findings("configuration", found)
     assert run("doctor", "--nope").code == 2
 
 
 # --- whether Redis lets us in, takes what we write, and keeps it ---
 @pytest.mark.usefixtures("_no_names")
-def test_a_redis_that_is_absent(run: Run, stack: ExitStack) -> None:
-    port = free_port()
-    ended, parts = examined(run, url=f"redis://user:{SECRET}@127.0.0.1:{port}/0")
-    what = f"nothing listens at redis://127.0.0.1:{port}/0"
-    assert parts["redis"] == ("broken", what, "start Redis there, or correct the address")
+def test_a_redis_that_does_not_let_us_in(
+    run: Run, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended, parts = examined(run, url=f"redis://user:{SECRET}@127.0.0.1:{free_port()}/0")
     names = {"packages", "configuration", "redis", "metrics page", "model default", "heuristic-judges"}
     assert set(parts) == names, "what needs Redis is not named as well"
     assert SECRET not in ended.out
-    server = stack.enter_context(tuned())
+    found, server = {"absent": parts["redis"]}, stack.enter_context(tuned())
     url = server.url
     server.kill()
-    assert examined(run, url=url)[1]["redis"].what.startswith("nothing listens at ")
-    url = "redis://no-such-host.invalid:6379/0"
-    assert examined(run, url=url)[1]["redis"].what == f"the name of {url} cannot be resolved"
-
-
-def test_a_password_that_is_wrong_or_missing(run: Run, stack: ExitStack) -> None:
+    found["killed"] = examined(run, url=url)[1]["redis"]
+    found["no such host"] = examined(run, url="redis://no-such-host.invalid:6379/0")[1]["redis"]
+    # A password that is wrong or missing.
     server = stack.enter_context(tuned())
     stack.callback(server.kill)
     with Redis.from_url(server.url) as client:
         client.config_set("requirepass", SECRET)
-    for url in (server.url, login(server.url, "", "wrong")):
+    urls = {"none": server.url, "wrong": login(server.url, "", "wrong"), "right": login(server.url, "")}
+    for name, url in urls.items():
         ended, parts = examined(run, url=url)
-        assert parts["redis"].result == "broken"
-        assert parts["redis"].what.endswith("refuses the user or the password, or asks for one")
-        assert SECRET not in ended.out
-        assert "wrong@" not in ended.out
-    assert examined(run, url=login(server.url, ""))[1]["redis"].result == "ok"
-
-
-def test_tls_on_one_side_only(run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack, tmp_path: Path) -> None:
+        assert (SECRET in ended.out, "wrong@" in ended.out) == (False, False), name
+        found[f"password: {name}"] = parts["redis"]
+    # TLS on one side only.
     files = make_certificates(tmp_path)
     server = stack.enter_context(TlsRedis(files))
     with monkeypatch.context() as impatient:
         impatient.setattr(redis_server, "_TIMEOUT_S", REDIS_TIMEOUT_S)
-        plain = examined(run, url=server.url.replace("redis://", "rediss://"))[1]["redis"]
-    assert plain.result == "broken"
-    assert plain.what.endswith("does not answer in time")
-    assert "use redis:// if it speaks no TLS" in plain.mend
-    closed = examined(run, url=server.tls_url.replace("rediss://", "redis://"))[1]["redis"]
-    assert (closed.result, closed.mend) == ("broken", "perhaps it speaks TLS: use rediss:// or https://")
-    untrusted = examined(run, url=server.tls_url)[1]["redis"]
-    assert "the certificate of" in untrusted.what
-    assert examined(run, url=f"{server.tls_url}?ssl_ca_certs={files.authority}")[1]["redis"].result == "ok"
+        found["no TLS there"] = examined(run, url=server.url.replace("redis://", "rediss://"))[1]["redis"]
+    trusted, plain = f"{server.tls_url}?ssl_ca_certs={files.authority}", server.tls_url.replace("rediss://", "redis://")
+    for name, url in {"TLS there": plain, "untrusted": server.tls_url, "trusted": trusted}.items():
+        found[name] = examined(run, url=url)[1]["redis"]
+    check_findings("redis", found)
 
 
 def test_a_replica_that_takes_no_writes(run: Run, stack: ExitStack) -> None:
@@ -253,26 +241,17 @@ def test_answers_of_a_receiver_have_findings(
     run: Run, monkeypatch: pytest.MonkeyPatch, otlp: collector.OtlpReceiver
 ) -> None:
     monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", otlp.endpoint)
-    for behaviour, result, what in (
-        (collector.Accept(), "ok", "/v1/traces"),
-        (collector.failing(503), "warning", "HTTP 503: it is busy or restarts"),
-        (collector.failing(500), "warning", "HTTP 500: it fails"),
-        (collector.failing(401), "broken", "HTTP 401: it asks for credentials"),
-        (collector.failing(403), "broken", "HTTP 403: it does not let the worker in"),
-        (collector.failing(404), "broken", "HTTP 404: nothing takes OTLP under this path"),
-        (collector.failing(302), "broken", "HTTP 302: it redirects"),
-        (collector.Accept(body=b"<html>", content_type="text/html"), "broken", "a web page"),
-        (at_logs(404), "ok", "events are not sent"),
-        (at_logs(403), "broken", "/v1/logs answers HTTP 403"),
-        (collector.Accept(body=bytes(8 * 1024 * 1024)), "ok", "/v1/traces"),
-    ):
+    page = collector.Accept(body=b"<html>", content_type="text/html")
+    large = collector.Accept(body=bytes(8 * 1024 * 1024))
+    behaviours = {f"HTTP {status}": collector.failing(status) for status in (503, 500, 401, 403, 404, 302)}
+    behaviours |= {f"HTTP {status} for events": at_logs(status) for status in (404, 403)}
+    found = {}
+    for name, behaviour in {"well": collector.Accept(), **behaviours, "a web page": page, "large": large}.items():
         otlp.behaviour = behaviour
-        checked = part(run, "otlp receiver")
-        assert (checked.result, what in checked.what) == (result, True), checked
+        found[name] = part(run, "otlp receiver")
         assert not otlp.spans
-    port = free_port()
-    monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
-    assert part(run, "otlp receiver").what == f"nothing listens at http://127.0.0.1:{port}/v1/traces"
+    monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    check_findings("otlp", {**found, "nothing there": part(run, "otlp receiver")})
 
 
 def test_a_broker_of_its_own_is_looked_at_by_itself(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str) -> None:
@@ -302,19 +281,20 @@ def test_looks_are_made_side_by_side_and_one_that_hangs_is_left_behind() -> None
     assert parts[1].what == "no answer within 0.2 s"
     assert examine([Check("a", list), Check("b", lambda: [ok("b")])]) == [ok("b")], "finding nothing is no overrun"
     # One that fails hides neither the others nor a secret, and Redis is not our bug.
-    for error, why, is_ours in (
-        (ValueError(SECRET), " (ValueError)", True),
-        (redis.ConnectionError(SECRET), ": Redis does not answer (ConnectionError)", False),
-        (redis.TimeoutError(SECRET), ": Redis does not answer (TimeoutError)", False),
-        (redis.ResponseError(SECRET), ": Redis refuses a command (ResponseError)", False),
-        (NoPermissionError(SECRET), ": Redis refuses the user a command", False),
-        (StoreError("Redis is full"), ": Redis is full", False),
-    ):
+    errors: dict[str, Exception] = {
+        "a bug": ValueError(SECRET),
+        "a connection": redis.ConnectionError(SECRET),
+        "a timeout": redis.TimeoutError(SECRET),
+        "an answer": redis.ResponseError(SECRET),
+        "a permission": NoPermissionError(SECRET),
+        "the store": StoreError("Redis is full"),
+    }
+    found = {}
+    for name, error in errors.items():
 
         def fails(error: Exception = error) -> list[object]:
             raise error
 
-        first, second = examine([Check("a", fails), Check("b", lambda: [ok("b")])])
-        expected = ("broken", f"cannot be checked{why}", "ok")
-        assert (first.result, first.what, second.result) == expected, why
-        assert ("bug of TraceJudge" in first.fix) is is_ours, why
+        found[name], second = examine([Check("a", fails), Check("b", lambda: [ok("b")])])
+        assert second == ok("b"), name
+    check_findings("errors", found)

@@ -10,6 +10,7 @@ import click
 import msgspec
 import pytest
 from support.commands import BROKEN, FILES, POLITE, Run, labelled, words, write_lines, write_own_judges
+from transcripts import check_transcript
 
 from judges.core.prompt import render
 from judges.custom import define
@@ -121,30 +122,15 @@ def test_show_prints_the_requests_for_a_trace(run: Run) -> None:
 
 
 def test_a_file_without_a_fitting_trace_names_the_missing_fields(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    question, context = {"output": "o", "input": "i"}, {"output": "o", "context": ["c"]}
-    for traces, message in (
-        ([question], "the trace has no context"),
-        ([question, context], "the trace has no context; the trace has no input"),
-        ([], "it holds no trace"),
-    ):
-        file = write_lines("t.jsonl", [labelled(None, **fields) for fields in traces])
-        ended = run("judges", "show", "groundedness", "--trace", file)
-        expected = f"Error: no trace of t.jsonl serves groundedness: {message}\n"
-        assert (ended.code, ended.out, ended.err) == (1, "", expected), message
-    ended = run("judges", "show", "safety", "--trace", write_lines("t.jsonl", [b"{"]))
-    assert (ended.code, ended.out, ended.err) == (1, "", "Error: t.jsonl: line 1 is not JSON\n")
-    with pytest.raises(click.ClickException) as caught:
+    question, context = (labelled(None, output="o", **fields) for fields in ({"input": "i"}, {"context": ["c"]}))
+    files = {"one": [question], "two": [question, context], "none": [], "broken": [b"{"]}
+    names = [write_lines(f"{name}.jsonl", lines) for name, lines in files.items()]
+    check_transcript(run, "judges_traces", [f"judges show groundedness --trace {name}" for name in names])
+    with pytest.raises(click.ClickException, match="has no response_id; give a file with one by --trace FILE"):
         find_sample(replace(catalogue()["safety"], needs=("response_id",)), None, Settings())
-    assert caught.value.message == (
-        "no trace of the built-in samples serves safety: the trace has no response_id; give a file with one by "
-        "--trace FILE"
-    )
     # Rules of the configuration make a sample serve.
     monkeypatch.setenv("TRACEJUDGE_JUDGES", json.dumps({"guidelines": {"guidelines": ["Answer in rhymes."]}}))
-    ended = run("judges", "show", "guidelines")
-    assert ended.code == 0
-    assert "Answer in rhymes." in ended.out
-    assert '"guidelines": [\n    "Answer in rhymes."\n  ]' in ended.out
+    assert '"guidelines": [\n    "Answer in rhymes."\n  ]' in run("judges", "show", "guidelines").out
 
 
 def test_a_judge_of_conversations_is_shown_one(run: Run) -> None:
@@ -167,61 +153,48 @@ def test_judges_of_ones_own_come_behind_the_built_in_ones(run: Run, monkeypatch:
     write_own_judges()
     rows = run("judges", "--json").document
     assert [row["name"] for row in rows] == [*catalogue(), *sorted(FILES)]
-    assert {row["origin"] for row in rows[: len(catalogue())]} == {"built-in"}
-    own = {row["name"]: row for row in rows[len(catalogue()) :]}
-    assert {name: row["origin"] for name, row in own.items()} == {name: f"mine/{name}.toml" for name in FILES}
+    assert [row["origin"] for row in rows[len(catalogue()) :]] == [f"mine/{name}.toml" for name in sorted(FILES)]
+    assert [row["name"] for row in rows if "template" in row] == ["facts"]
+    own = {row["name"]: row for row in rows}
     polite = define("polite", {"asks": "Is it polite?", "instructions": "Is {{ outputs }} polite?"})
     assert (own["polite"]["asks"], own["polite"]["version"]) == ("Is it polite?", polite.version)
     assert own["grade"]["scale"] == {"grade": "1..5"}
-    metadata = {"description": "Does it stand there?", "version": "1.0", "tags": ["a", "\x1b[2J"]}
-    assert own["facts"]["template"] == {"file": "facts.yaml", "metadata": metadata}
-    assert [row["name"] for row in rows if "template" in row] == ["facts"]
     ended = run("judges")
-    assert (ended.code, "\x1b[2J" in ended.out) == (0, False)
-    told = words(ended.out)
-    assert "defined in mine/polite.toml" in told
-    assert 'asks with {"file":"facts.yaml","metadata":{"description":"Does it stand there?"' in told
-    assert told.count("defined in") == len(FILES)
+    assert (ended.code, "\x1b[2J" in ended.out, words(ended.out).count("defined in mine/")) == (0, False, len(FILES))
+    assert 'asks with {"file":"facts.yaml","metadata":{"description":"Does it stand there?"' in words(ended.out)
     monkeypatch.setenv("TRACEJUDGE_JUDGES", json.dumps({"kind": {"instructions": "Is {{ outputs }} kind?"}}))
-    (row,) = (row for row in run("judges", "--json").document if row["name"] == "kind")
-    assert row["origin"] == "configuration"
+    assert {row["name"]: row["origin"] for row in run("judges", "--json").document}["kind"] == "configuration"
 
 
-def test_a_judge_is_shown_by_its_name_and_by_its_file_alike(run: Run) -> None:
-    write_own_judges()
-    for name in FILES:
-        by_name, by_file = run("judges", "show", name, "--json"), run("judges", "show", f"mine/{name}.toml", "--json")
-        assert (by_name.code, by_name.err, by_file.code) == (0, "", 0), name
-        assert by_name.document == by_file.document, name
-        assert by_name.document["origin"] == f"mine/{name}.toml", name
-    # One that reads the trace by tools shows them, and a template its metadata.
-    document, told = run("judges", "show", "steps", "--json").document, run("judges", "show", "steps").out
-    assert document["trace"]["file"] == "trip-agent.jsonl"
-    names = [tool["name"] for tool in document["tools"]]
-    assert {"get_trace_info", "get_span", "search_trace_regex"} <= set(names)
-    assert all(tool["description"] and tool["parameters"]["type"] == "object" for tool in document["tools"])
-    assert all(f"\n===== tool {name} =====\n" in told for name in names)
-    assert run("judges", "show", "facts", "--json").document["template"]["metadata"]["version"] == "1.0"
-    told = run("judges", "show", "facts").out
-    assert '"version": "1.0"' in told
-    assert "Look for {{response}} in {{context_document}}" in told
-    # A file needs no folder, may stand in for one of its name, and no name is a file though one is called so.
-    Path("polite.toml").write_text(POLITE.replace("polite?", "very polite?"), encoding="utf-8")
-    Path("other").write_text(POLITE, encoding="utf-8")
-    Path("safety").write_text("no judge", encoding="utf-8")
-    shown = {name: run("judges", "show", name, "--json").document for name in ("polite", "polite.toml", "other")}
-    assert shown["polite"]["version"] != shown["polite.toml"]["version"]
-    assert (shown["polite.toml"]["name"], shown["polite.toml"]["origin"]) == ("polite", "polite.toml")
-    assert shown["other"]["name"] == "other"
-    assert run("judges", "show", "safety", "--json").document["origin"] == "built-in"
+def test_a_judge_is_shown_by_its_name_and_by_its_file_alike_or_is_no_judge(
+    served: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file needs no folder, may stand in for one of its name, and no name is a file though one is called so."""
 
-
-def test_a_file_is_named_from_the_folder_or_whole(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def origins() -> list[str]:
-        shown = [run("judges", "show", name, "--json") for name in ("polite", f"{tmp_path}/mine/polite.toml")]
-        return [ended.document["origin"] for ended in shown]
+        names = ("polite", f"{tmp_path}/mine/polite.toml")
+        return [served("judges", "show", name, "--json").document["origin"] for name in names]
 
     write_own_judges()
+    files = {"polite.toml": POLITE.replace("polite?", "very polite?"), "other": POLITE, "safety": "no judge"}
+    for name, text in {**files, **{f"{place}.toml": text for place, (text, _) in BROKEN.items()}}.items():
+        Path(name).write_text(text, encoding="utf-8")
+    for name in FILES:
+        by_name, by_file = ("judges", "show", name, "--json"), ("judges", "show", f"mine/{name}.toml", "--json")
+        assert served(*by_name) == served(*by_file), name
+    assert set(load_judges({})) == set(catalogue())
+    assert served("judges", "show", "safety", "--json").document["origin"] == "built-in"
+    for name in ("a" * 300, "a\0b", "/root/\0"):
+        ended = served("judges", "show", name)
+        assert (ended.code, "there is no judge" in words(ended.err)) == (2, True), name
+    named = (*("facts", "facts --json", "steps", "polite --json", "polite.toml --json", "other --json", "gone.toml"),)
+    shows = [f"judges show {name}" for name in (*named, "groundednes", "polit", *(f"'{name}.toml'" for name in BROKEN))]
+    spoil = lambda: Path("mine/broken.toml").write_text("asks = 'x'", encoding="utf-8")  # noqa: E731
+    check_transcript(served, "judges_own", (*shows, spoil, "judges"))
+    Path("mine/broken.toml").unlink()
+    ended = served("replay", "--since", "1h", "--judge", "mine/polite.toml")
+    assert (ended.code, "there is no judge 'mine/polite.toml'" in ended.err) == (2, True), "workers take no file"
+    # A file is named from the folder of the configuration, or whole.
     monkeypatch.setenv("TRACEJUDGE_CONFIG", f"{tmp_path}/tracejudge.toml")
     assert origins() == ["mine/polite.toml"] * 2
     (tmp_path / "deeper").mkdir()
@@ -229,30 +202,4 @@ def test_a_file_is_named_from_the_folder_or_whole(run: Run, tmp_path: Path, monk
     monkeypatch.setenv("TRACEJUDGE_CONFIG", "../tracejudge.toml")
     assert origins() == [f"{tmp_path}/mine/polite.toml"] * 2
     (tmp_path / "mine/polite.toml").write_text("asks = 3", encoding="utf-8")
-    assert run("judges").complaint.startswith(f"tracejudge: {tmp_path}/mine/polite.toml: does not say what")
-
-
-def test_names_that_are_no_judge_and_broken_files_end_in_one_line(served: Run) -> None:
-    ended = served("judges", "show", "groundednes")
-    assert (ended.code, ended.out) == (2, "")
-    assert "there is no judge 'groundednes'; did you mean groundedness?" in ended.err
-    write_own_judges()
-    assert "did you mean polite?" in served("judges", "show", "polit").err
-    assert set(load_judges({})) == set(catalogue())
-    for name in ("a" * 300, "a\0b", "/root/\0"):
-        ended = served("judges", "show", name)
-        assert (ended.code, "there is no judge" in words(ended.err)) == (2, True), name
-    for name, (text, line) in BROKEN.items():
-        Path("broken.toml").write_text(text, encoding="utf-8")
-        ended = served("judges", "show", "broken.toml")
-        assert (ended.code, ended.complaint) == (2, f"tracejudge: {line}"), name
-    why = "cannot be read (No such file or directory); name the file of a judge, NAME.toml"
-    ended = served("judges", "show", "gone.toml")
-    assert (ended.code, ended.complaint) == (2, f"tracejudge: gone.toml: {why}")
-    # Workers judge a replay: it takes no file.
-    ended = served("replay", "--since", "1h", "--judge", "mine/polite.toml")
-    assert (ended.code, "there is no judge 'mine/polite.toml'" in ended.err) == (2, True)
-    Path("mine/broken.toml").write_text("asks = 'x'", encoding="utf-8")
-    ended = served("judges")
-    assert ended.code == 2
-    assert ended.complaint.startswith("tracejudge: mine/broken.toml: does not say what the judge asks; ")
+    assert served("judges").complaint.startswith(f"tracejudge: {tmp_path}/mine/polite.toml: does not say what")

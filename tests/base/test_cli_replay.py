@@ -5,8 +5,6 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ from support.commands import Ended, Run, words
 from support.passes import NOTHING, SAFETY, in_batches, take
 from support.pipeline import Pipeline
 from support.pipeline import make_traces as make_long_traces
-from support.processes import Program, wait_until
+from support.processes import wait_until
 from support.stages import Keyspace, make_traces, read_balanced_account
 from transcripts import check_transcript
 
@@ -78,7 +76,9 @@ def before_steps(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object]) 
 REFUSED = (
     *("--since 1h", "--judge safety", "--since 1h --judge saftey", "--since 49h --judge safety"),
     *("--since yesterday --judge safety", "--since 1h --judge safety --rate 0", "--since 1h --judge safety --rate 0.5"),
-    *("--continue 12345678", "--continue 12345678 --judge safety"),
+    *("--continue zzzzzzzz", "--continue zzzzzzzz --judge safety", "--since 1h --until later --judge safety"),
+    *("--since 2100-01-01 --judge safety", "--since 5m --until 10m --judge safety"),
+    "--since 1h --judge safety --model default",
 )
 
 
@@ -180,28 +180,8 @@ def test_redis_may_be_away_for_a_moment_not_for_long(
 
 # --- real workers: traces that no rule selected are judged later, once, outside the quality series ---
 TRACES = 400
+AGAIN = ("replay", "--since", "10m", "--judge", "relevance_to_query")
 LATER = [{"name": "later", "judges": ["relevance_to_query"]}]
-
-
-class Programs:
-    """Runs `tracejudge replay` as a user does, under the configuration of the workers."""
-
-    def __init__(self, pipeline: Pipeline, folder: Path, stack: ExitStack, **settings: Any) -> None:
-        variables = {name: json.dumps(value) for name, value in settings.items()}
-        options = {"redis_url": pipeline.redis_url, "prefix": pipeline.prefix} | variables
-        self._env = {f"TRACEJUDGE_{name.upper()}": value for name, value in options.items()}
-        self._folder, self._stack = folder, stack
-
-    def start(self, *arguments: str) -> Program:
-        command = ("-m", "worker.cli", "replay", *arguments, "--json")
-        return self._stack.enter_context(Program(*command, folder=self._folder, env=self._env))
-
-    def end(self, program: Program) -> dict[str, Any]:
-        wait_until(lambda: not program.running, what="the replay to end")
-        return json.loads(program.stdout)
-
-    def make(self, *judges: str) -> dict[str, Any]:
-        return self.end(self.start("--since", "10m", *(part for judge in judges for part in ("--judge", judge))))
 
 
 def verdicts(pipeline: Pipeline) -> list[Verdict]:
@@ -211,27 +191,19 @@ def verdicts(pipeline: Pipeline) -> list[Verdict]:
     return found
 
 
-def origins(pipeline: Pipeline) -> Counter[tuple[str, str]]:
-    return Counter((verdict.judge, verdict.origin) for verdict in verdicts(pipeline))
-
-
-@pytest.fixture
-def programs(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> Programs:
-    return Programs(pipeline, tmp_path, stack, rules=LATER)
-
-
-def test_a_new_judge_judges_retained_traces_outside_the_quality_series(pipeline: Pipeline, programs: Programs) -> None:
+def test_a_new_judge_judges_retained_traces_outside_the_quality_series(pipeline: Pipeline) -> None:
     worker = pipeline.worker(rules=[{"name": "now", "judges": ["groundedness"], "rate": 0.25}])
     pipeline.publish(make_long_traces(TRACES))
     sampled = pipeline.settled(TRACES).sampled
     counted = worker.counted(sampled).total("tracejudge_verdicts_total")
     with pipeline.lost_meanwhile() as lost:
-        document = programs.make("relevance_to_query")
+        document = pipeline.command(*AGAIN, rules=LATER)
         account = pipeline.settled(TRACES)
     assert (document["traces"], document["chosen"], document["finished"]) == (TRACES, TRACES, True)
     assert (account.published, account.sampled, account.chosen) == (TRACES, sampled, sampled + TRACES)
     assert (account.scored, account.lost, set(lost)) == (sampled + TRACES, 0, {0})
-    assert origins(pipeline) == {("groundedness", "live"): sampled, ("relevance_to_query", "replay"): TRACES}
+    origins = Counter((verdict.judge, verdict.origin) for verdict in verdicts(pipeline))
+    assert origins == {("groundedness", "live"): sampled, ("relevance_to_query", "replay"): TRACES}
     pipeline.publish(make_long_traces(1, service="last", trace_id="f" * 32, id="f" * 16))
     pipeline.settled(TRACES + 1)
     assert worker.scrape().total("tracejudge_verdicts_total") <= counted + 1
@@ -239,23 +211,23 @@ def test_a_new_judge_judges_retained_traces_outside_the_quality_series(pipeline:
 
 @pytest.mark.slow("several replays")
 @pytest.mark.faults
-def test_a_killed_and_a_stopped_replay_continue_and_judge_once(pipeline: Pipeline, programs: Programs) -> None:
+def test_a_killed_and_a_stopped_replay_continue_and_judge_once(pipeline: Pipeline) -> None:
     pipeline.worker(rules=[{"name": "nothing", "judges": ["groundedness"], "rate": 0.0}])
     traces = 4_000
     pipeline.publish(make_long_traces(traces, words=200))
     pipeline.settled(traces)
-    program = programs.start("--since", "10m", "--judge", "relevance_to_query")
+    program = pipeline.program(*AGAIN, rules=LATER)
     wait_until(lambda: pipeline.counter("chosen"), what="the replay to choose")
     program.kill()
     pattern = ProgressKeys(pipeline.keys.prefix).replay("*")
     (key,) = pipeline.store.call(lambda client: client.keys(pattern))
     name = key.decode().rsplit(":", 1)[1]
-    program = programs.start("--continue", name)
+    program = pipeline.program("replay", "--continue", name, rules=LATER)
     begun = pipeline.counter("chosen")
     wait_until(lambda: pipeline.counter("chosen") > begun or not program.running, what="the replay to go on")
     program.signal(signal.SIGINT)
     wait_until(lambda: not program.running, what="the replay to stop")
-    document = programs.end(programs.start("--continue", name))
+    document = pipeline.command("replay", "--continue", name, rules=LATER)
     assert (document["traces"], document["chosen"], document["finished"]) == (traces, traces, True)
     account = pipeline.settled(traces)
     assert (account.chosen, account.scored, account.lost) == (traces, traces, 0)

@@ -16,6 +16,7 @@ import pytest
 from redis import Redis
 from support.commands import TRACE_ID, Run
 from support.stages import Keyspace, make_judged
+from support.tables import read_table
 from support.verdicts import CASES, entry_ids, write_verdicts
 from support.verdicts import judged as judged_rows
 from transcripts import check_transcript
@@ -35,21 +36,8 @@ from worker.core.storage.keys import Keys
 REFUND = "0af7651916cd43dd8448eb211c80319c"
 LENT = "0af7651916cd43dd8448eb211c80319d"
 SUN = "4bf92f3577b34da6a3ce929d0e0e4736"
-PAID = "Refunds are paid within 14 days."
-DOCUMENTS = [f"{PAID}\nShipping is   free of charge above 50 euros.", "Opening hours: 9 to 5."]
-TOOLS = [
-    {"name": "find_order", "arguments": {"id": 7}, "result": {"state": "paid"}},
-    {"name": "pay", "error": "no account"},
-]
-NAMES = ("trace_id", "service", "input", "output", "context")
-ROWS = (
-    (REFUND, "shop", "When is my refund paid?", f"{PAID} Gold coins rain from purple clouds.", DOCUMENTS),
-    (LENT, "library", "May I keep it?\n[image]", PAID, DOCUMENTS),
-    (SUN, "sky", 'Is it "hot"?', "Ja, sehr heiß.", ["Es ist heiß."]),
-)
-TRACES: list[dict[str, Any]] = [dict(zip(NAMES, row, strict=True)) for row in ROWS]
-TRACES[0]["tool_calls"] = TOOLS
-TRACES[1] |= {"session_id": "chat-17", "user_id": "u-1729", "tags": {"plan": "gold", "language": "en"}}
+TRACES: list[dict[str, Any]] = read_table(__file__, "shown")
+DOCUMENT = TRACES[0]["context"][0]
 JUDGES = ("facts_grounding", "ragbench", "ragbench_sources", "retrieval_relevance")
 
 
@@ -148,8 +136,8 @@ def test_forget_replay_dead_and_tail_take_a_beginning(judged: Run, redis: Redis,
 
 @pytest.mark.usefixtures("judged")
 def test_a_place_is_found_with_other_blanks_and_case(store: Store) -> None:
-    assert place("shipping is free", DOCUMENTS[0], 0) == (0, 33, 51)
-    assert place("absent", DOCUMENTS[0], 0) is None
+    assert place("shipping is free", DOCUMENT, 0) == (0, 33, 51)
+    assert place("absent", DOCUMENT, 0) is None
     # Details that another version has written must not break the page.
     (entry,) = scan_verdicts(store, VerdictFilter(("shop",), ("facts_grounding",)))
     trace, judge = msgspec.convert(TRACES[0], Trace), load_judges(load({}).judges)["facts_grounding"]

@@ -1,6 +1,5 @@
 """Baselines, the detector of drops, notices of declines and intervals, beside scipy, statsmodels and simulations."""
 
-import itertools
 import math
 from collections.abc import Mapping
 
@@ -430,12 +429,3 @@ def test_intervals_cover_in_short() -> None:
     for correlation in (0.1, 0.5):
         shares = coverage.coverage(lambda c, r=correlation: conversations(c, 0.8, 40, r), 400, 12, with_history=10)
         assert 0.92 <= shares <= 0.985, (correlation, shares)
-
-
-def test_intervals_of_uneven_sessions_cover_without_a_history() -> None:
-    for key in itertools.product(coverage.SIZES, (20, 60), (0.8, 0.95)):
-        sizes, count, share = key
-        covered, width = coverage.uneven_windows(sizes, 0.25, 0, count=count, share=share, runs=200)
-        # 94 % less two standard errors; the price is a width that stays useful.
-        assert covered >= 0.906, (key, covered)
-        assert width < 0.55, (key, width)

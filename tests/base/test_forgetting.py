@@ -3,8 +3,6 @@
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,11 +25,10 @@ from support.passes import (
 )
 from support.pipeline import Pipeline
 from support.pipeline import make_traces as make_long_traces
-from support.processes import Program, wait_until
+from support.processes import wait_until
 from support.stages import IngestHarness, Keyspace, make_trace, make_traces, settings_of
 from transcripts import check_transcript
 
-import tracejudge
 from tracejudge.content.convert import MAX_NAME_CHARS
 from tracejudge.ids import bounded
 from worker.base import scans
@@ -387,66 +384,43 @@ RULES = [{"name": "grounded", "judges": ["groundedness"]}]
 OWNER = "person-1729"
 WORD = "chrysanthemum"
 TRACES = 400
-THEIRS = 100
-Forget = Callable[..., dict[str, Any]]
 
 
-@pytest.fixture
-def forget_command(pipeline: Pipeline, tmp_path: Path, stack: ExitStack) -> Forget:
-    """Run `tracejudge forget` as a user does."""
-    env = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
-
-    def run(*arguments: str, code: int = 0) -> dict[str, Any]:
-        command = ("-m", "worker.cli", "forget", *arguments, "--json")
-        program = stack.enter_context(Program(*command, folder=tmp_path, env=env))
-        assert program.wait(60) == code
-        return json.loads(program.stdout)
-
-    return run
-
-
-def mixed() -> list[tracejudge.Trace]:
-    """Make traces of which every fourth belongs to the person."""
-    return [
-        msgspec.structs.replace(trace, user_id=OWNER, output=f"{WORD} {trace.output}") if number % 4 == 0 else trace
-        for number, trace in enumerate(make_long_traces(TRACES, user_id="somebody"))
-    ]
-
-
-def keys_containing(pipeline: Pipeline, *texts: str) -> list[str]:
-    """List the keys whose values contain one of the texts."""
-    with Keyspace(pipeline.redis_url, pipeline.prefix) as keyspace:
-        return [name for name, value in keyspace.everything().items() if any(text in repr(value) for text in texts)]
-
-
-def test_forget_while_a_worker_judges(pipeline: Pipeline, forget_command: Forget, endpoint: ChatEndpoint) -> None:
+def test_forget_while_a_worker_judges(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     """A model that is slow after the first answers: a minute of work, during which `forget` runs."""
     endpoint.behaviour = replies.from_call(48, replies.slow(3.0), before=replies.slow(0.2))
     model = {"provider": "openai", "base_url": endpoint.base_url, "model": "judge-1", "max_in_flight": 16}
     worker = pipeline.worker(rules=RULES, models={"default": model})
-    traces = mixed()
+    traces = [
+        msgspec.structs.replace(trace, user_id=OWNER, output=f"{WORD} {trace.output}") if number % 4 == 0 else trace
+        for number, trace in enumerate(make_long_traces(TRACES, user_id="somebody"))
+    ]
+
+    def left() -> list[str]:
+        """List the keys whose values contain something of the person."""
+        texts = (WORD, OWNER, traces[0].trace_id)
+        with Keyspace(pipeline.redis_url, pipeline.prefix) as keyspace:
+            return [name for name, value in keyspace.everything().items() if any(text in repr(value) for text in texts)]
+
     pipeline.publish(traces)
     for trace in traces[::8]:
         pipeline.add(v="1", f=json.dumps({"trace_id": trace.trace_id, "score": -1, "comment": WORD}))
     wait_until(lambda: pipeline.counter("scored") > 20, what="some to be scored")
     assert pipeline.account().waiting > 200
     with pipeline.lost_meanwhile() as lost:
-        document = forget_command("--user-id", OWNER)
+        document = pipeline.command("forget", "--user-id", OWNER)
         endpoint.behaviour = replies.yes_no()
-        left = keys_containing(pipeline, WORD, OWNER, traces[0].trace_id)
+        assert left() == []
         account = pipeline.settled(TRACES)
-    back = keys_containing(pipeline, WORD, OWNER, traces[0].trace_id)
-    assert (left, back) == ([], []), "nor does anything come back"
-    assert document["traces"] == THEIRS
-    assert document["feedback"] == len(traces[::8])
+    assert left() == [], "nor does anything come back"
+    assert (document["traces"], document["feedback"]) == (len(traces[::4]), len(traces[::8]))
     assert document["evaluations"] == account.removed > 0
     assert (account.scored + account.removed, account.chosen, account.lost) == (TRACES, TRACES, 0)
     assert set(lost) == {0}
     theirs = {trace.trace_id for trace in traces[::4]}
     judged = {entry.verdict.trace_id for entry in pipeline.outbox()}
     assert judged == {trace.trace_id for trace in traces} - theirs
-    # Nothing of the person is left.
-    again = forget_command("--user-id", OWNER, code=1)
+    again = pipeline.command("forget", "--user-id", OWNER, code=1)
     assert not any(again[name] for name in ("traces", "feedback", "evaluations", "dead_letters", "verdicts"))
     wait_until(lambda: worker.scrape().value("tracejudge_outbox_lag", exporter="metrics") == 0, what="all exported")
     assert worker.scrape().value("tracejudge_cut_off_total") == 0

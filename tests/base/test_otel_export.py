@@ -13,14 +13,24 @@ from pathlib import Path
 import msgspec
 import pytest
 import redis
-from otel_parts import BEGAN_S, GROUP, SCORED, Senders, Sending, numbered, pending, senders
+from otel_parts import (
+    BEGAN_S,
+    GROUP,
+    SCORED,
+    VERDICTS,
+    Senders,
+    Sending,
+    numbered,
+    pending,
+    read_verdict,
+    senders,
+)
 from support.otlp import Accept, OtlpReceiver, failing
 from support.proxy import PASSES, Proxy, cuts_replies
 from support.replies import sequence
 from support.stages import Keyspace, make_verdict, samples, select_metrics, settings_of
-from support.tables import read_table
 
-from judges.core.verdict import Call, Verdict
+from judges.core.verdict import Call
 from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.base.delivery.settings import OtlpSettings
 from worker.base.embedded import EmbeddedRedis
@@ -36,13 +46,6 @@ SCHEMA = "https://opentelemetry.io/schemas/1.41.1"
 RESOURCE = {"service.name": "tracejudge", "service.version": version("tracejudge-worker")}
 ORIGIN = {"resource": RESOURCE, "scope_name": "tracejudge", "scope_version": "", "schema_url": SCHEMA}
 STALE_MS = 45_000
-
-VERDICTS = read_table(__file__, "verdicts")
-"""What verdicts hold beside that of a plain one, of which each becomes spans and events."""
-
-
-def read(fields: dict[str, object]) -> Verdict:
-    return msgspec.convert(msgspec.to_builtins(make_verdict(1)) | fields, Verdict)
 
 
 @pytest.fixture
@@ -61,13 +64,13 @@ def telemetry(otlp: OtlpReceiver) -> dict[str, list[dict[str, object]]]:
 
 def test_a_verdict_becomes_spans_and_events(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     worker, explaining, rows = sender(), sender(export_explanations=True), {}
-    for name, verdict in (("scored", SCORED), *((name, read(fields)) for name, fields in VERDICTS.items())):
+    for name, fields in VERDICTS.items():
         otlp.forget()
-        keyspace.send(verdict)
+        keyspace.send(read_verdict(7 if name == "scored" else 1, fields))
         assert worker.turn()[2:] == ({}, [], 0), name
         rows[name] = telemetry(otlp)
     otlp.forget()
-    keyspace.send(read(VERDICTS["two rationales"]))
+    keyspace.send(read_verdict(1, VERDICTS["two rationales"]))
     explaining.turn()
     rows["explained"] = telemetry(otlp)
     assert [(export.path, export.status) for export in otlp.exports] == [("/v1/traces", 200), ("/v1/logs", 200)]

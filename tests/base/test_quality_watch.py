@@ -21,7 +21,7 @@ from worker.base.monitor.objectives import Objective, read_objectives
 from worker.base.monitor.series import Series
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.loading import load as load_settings
-from worker.core.config.settings import Settings, SettingsError
+from worker.core.config.settings import Settings
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
 
@@ -238,24 +238,9 @@ def test_gauges_show_an_open_incident_with_its_details(keyspace: Keyspace) -> No
 # --- the file of objectives: found beside the configuration, read alike by the worker and the rules ---
 def test_one_file_beside_the_configuration_sets_objectives(tmp_path: Path) -> None:
     assert first_raised(read_objectives(PATH)) == load().objectives
-    row = '[[objectives]]\njudge = "{}"\nmetric = "safety"\nobjective = {}\n'
+    row = '[[objectives]]\njudge = "safety"\nmetric = "safety"\nobjective = 0.99\n'
     config, beside = tmp_path / "tracejudge.toml", tmp_path / "objectives.toml"
     config.touch()
     assert OBJECTIVES.read(load_settings({}, str(config))) == ()
-    for text, message in (
-        (row.format("safty", 0.99), "no built-in judge safty; correct the name, or set own = true"),
-        (2 * row.format("safety", 0.99), "safety has two rows for safety; leave one"),
-        (row.format("safety", 1.5), "objective"),
-        (row.format("safety", 0.9) + "target = 1", "target"),
-    ):
-        beside.write_text(text)
-        with pytest.raises(SettingsError) as raised:
-            load_settings({}, str(config))
-        assert str(beside) in str(raised.value), text
-        assert message in str(raised.value), text
-    beside.write_text(row.format("safety", 0.99))
+    beside.write_text(row)
     assert [row.objective for row in OBJECTIVES.read(load_settings({}, str(config)))] == [0.99]
-    for text in ('monitor = { objectives = "other.toml" }', row.format("safety", 0.9)):
-        config.write_text(text)
-        with pytest.raises(SettingsError, match="objectives"):
-            load_settings({}, str(config))

@@ -112,8 +112,7 @@ def test_judge_calls_doctor_and_otlp_use_the_proxy(
     assert pipeline.settled(20).scored == 20
     assert set(judge.seen) == {("judge.example", basic)}
     assert "s3cret" not in worker.program.output
-    doctor = pipeline.command("doctor", "--ask", "--json", **settings)
-    parts = {part["name"]: part for part in json.loads(doctor.stdout)["parts"]}
+    parts = {part["name"]: part for part in pipeline.command("doctor", "--ask", **settings)["parts"]}
     assert parts["answer of default"]["result"] == "ok", parts
     worker.program.terminate()
     # That of the environment, too; hosts of NO_PROXY are reached directly.
@@ -139,12 +138,13 @@ def test_error_messages_of_the_endpoint_are_shown(pipeline: Pipeline, endpoint: 
     assert pipeline.settled(1).dead == 1
     assert SAID in worker.program.stderr
     (dead_id,) = pipeline.store.call(lambda client: [raw.decode() for raw in client.hkeys(pipeline.keys.dead)])
-    show = pipeline.command("dead", "show", dead_id)
+    show = pipeline.program("dead", "show", dead_id)
     trace = tmp_path / "traces.jsonl"
     trace.write_bytes(msgspec.json.encode(make_traces(1)[0]))
-    evaluate = pipeline.command("evaluate", str(trace), "--judge", "groundedness", "--tries", "1", **settings)
-    doctor = pipeline.command("doctor", "--ask", **settings)
+    evaluate = pipeline.program("evaluate", str(trace), "--judge", "groundedness", "--tries", "1", **settings)
+    doctor = pipeline.program("doctor", "--ask", **settings)
     for program in (show, evaluate, doctor):
+        program.wait()
         assert SAID in " ".join(program.output.split()), program.output
     assert "word1" not in show.output + evaluate.output, "what is quoted of a trace is taken out"
     assert f"127.0.0.1:{endpoint.port}" in evaluate.output

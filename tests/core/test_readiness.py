@@ -143,7 +143,7 @@ def test_doctor_finds_nothing_broken_with_an_idle_worker(at_redis: AtRedis, tmp_
     # Its first heartbeat may be older, with roles that have not started.
     wait_until(lambda: [all(each.roles.values()) for each in live_workers(pipeline.store)] == [True], what="its word")
     (tmp_path / "tracejudge.toml").write_text('shift_s = "5s"\n')  # without a file doctor warns
-    doctor = pipeline.command("doctor", "--json")
+    doctor = pipeline.program("doctor", "--json")
     assert (doctor.wait(), doctor.stderr) == (0, "")
     parts = {part["name"]: part["result"] for part in json.loads(doctor.stdout)["parts"]}
     assert set(parts.values()) == {"ok"}

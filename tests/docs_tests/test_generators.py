@@ -3,13 +3,11 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pytest
-from msgspec import Struct, field
 from pages import ROOT
 from support.tables import read_table
 
@@ -17,9 +15,8 @@ from benchmarks import statistics
 from benchmarks.__main__ import main
 from benchmarks.claims import TABLES
 from benchmarks.statistics import Figure, Length, Row, Table
-from docs import agreement, check, configuration, diagrams, errors
+from docs import agreement, check, diagrams, errors
 from docs.spine import STATES
-from worker.core import features
 from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Keys
 
@@ -94,47 +91,6 @@ def test_the_table_of_states_names_scripts_and_keys_that_exist() -> None:
     scripts = {name for name, source in script_sources().items() if writes.search(source)}
     # `put_back` names the set by the number of its key only.
     assert set(ready.scripts) == {*scripts, "put_back"}, "every script that makes batches ready"
-
-
-class Item(Struct):
-    """One item.
-
-    Attributes:
-        size: How large it is.
-    """
-
-    size: int
-
-
-class Shelf(Struct):
-    """A shelf.
-
-    Attributes:
-        items: What is on it.
-        names: How it is called.
-    """
-
-    items: Mapping[str, Item] = field(default_factory=dict)
-    names: tuple[str, ...] = ("shelf",)
-
-
-def test_tables_of_features_have_sections(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables: tuple[features.Table[Any], ...] = (
-        features.Table("shelf", Shelf, Shelf(), "The shelf."),
-        features.Table("racks", Shelf, {}, "Shelves.", is_named=True),
-        features.Table("boxes", Struct, {}, "Boxes.", is_named=True, kinds={"large": Item}),
-        features.Table("slow_s", float | None, 1.5, "A number."),
-    )
-    monkeypatch.setattr(configuration, "installed_tables", lambda _="tables": {table.key: table for table in tables})
-    top, *sections = configuration.page().split("\n## ")[1:]
-    assert "| `shelf` | - | The shelf. |\n| `racks` | - | Shelves. |" in top
-    assert "| `slow_s` | `1.5` | A number. |" in top
-    titles = [section.partition("\n")[0] for section in sections]
-    own = ["`[shelf]`", "`[shelf.items.NAME]`", "`[racks.NAME]`", "`[racks.NAME.items.NAME]`"]
-    assert titles[-5:] == [*own, '`[boxes.NAME]` with `kind = "large"`']
-    shelf, item, *_ = sections[-5:]
-    assert '| `items` | - | What is on it. |\n| `names` | `["shelf"]` | How it is called. |' in shelf
-    assert "| `size` | required | How large it is. |" in item
 
 
 def test_every_table_has_one_place_in_its_page_and_the_command_simulates_it(capsys: pytest.CaptureFixture[str]) -> None:

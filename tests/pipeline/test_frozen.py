@@ -17,7 +17,7 @@ import click
 import pytest
 from support.key_names import built_names, spaces_of_keys
 from support.pipeline import Pipeline, make_traces
-from support.processes import Program, wait_until
+from support.processes import wait_until
 from support.tables import check_golden, read_table
 
 from docs.metrics import all_metrics
@@ -105,17 +105,11 @@ def documents(pipeline: Pipeline, folder: Path) -> Iterator[str]:
     label = {"judge": "groundedness", "label": "yes"}
     labels = (json.dumps({**label, "trace_id": trace.trace_id, "span_id": trace.span_id}) for trace in traces)
     (folder / "labels.jsonl").write_text("\n".join(labels), encoding="utf-8")
-    variables = {
-        "TRACEJUDGE_REDIS_URL": pipeline.redis_url,
-        "TRACEJUDGE_PREFIX": pipeline.prefix,
-        "TRACEJUDGE_MODELS": json.dumps(TABLE["models"]),
-        "TRACEJUDGE_RULES": json.dumps(TABLE["rules"]),
-    }
     names = {"TRACE": traces[0].trace_id}
     for command in TABLE["documents"]:
         words = [names.get(word, word) for word in command.split()]
-        with Program("-m", "worker.cli", *words, folder=folder, env=variables) as ended:
-            code = ended.wait(120)
+        ended = pipeline.program(*words, models=TABLE["models"], rules=TABLE["rules"])
+        code = ended.wait(120)
         texts = ended.stdout.splitlines() if ended.stdout.startswith("{") else [ended.stdout or "null"]
         lines = [json.loads(text) for text in texts]
         if command.startswith("dead list"):

@@ -105,21 +105,7 @@ def test_a_worker_with_another_number_and_one_with_the_address_of_a_node_say_so(
         assert parts["redis role"]["mend"] == "set redis_url to redis+cluster://host:port", node.address
 
 
-CONFIG = """\
-redis_url = "{url}"
-prefix = "{prefix}"
-judges_folder = "judges.d"
-metrics_port = 0
-
-[gateway]
-port = 0
-metrics_port = 0
-
-[[rules]]
-name = "mine"
-judges = ["polite"]
-rate = {rate}
-"""
+CONFIG = (Path(__file__).parent / "data/installation.toml").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow("three programs; `tests/base/test_doctor_models.py` tests the finding")

@@ -15,6 +15,7 @@ from support.passes import Replays
 from support.pipeline import Pipeline
 from support.processes import wait_until
 from support.stages import Keyspace, read_balanced_account
+from support.tables import read_table
 from support.verdicts import DAY_S, NOW, publish
 from support.verdicts import verdict as verdict_at
 
@@ -34,55 +35,14 @@ from worker.features.report.figures import Period, Scope, make_report
 from worker.features.report.sources import read_redis
 from worker.features.report.text import as_text
 
-TRACE = tracejudge.Trace(
-    trace_id="4bf92f3577b34da6a3ce929d0e0e4736",
-    span_id="00f067aa0ba902b7",
-    id="a2fb4a1d1a96d312",
-    service="support-bot",
-    session_id="session 1",
-    messages=[
-        tracejudge.Message("user", "Hello."),
-        tracejudge.Message("assistant", "Plan: 1. Search the warranty. 2. Search returns. 3. Answer."),
-    ],
-    tools=[{"name": "search"}],
-    tool_calls=[
-        tracejudge.ToolCall("search", {"q": q}, result="Two years, by the form.") for q in ("warranty", "returns")
-    ],
-    expected_tools=[{"name": "search", "arguments": {"q": q}} for q in ("warranty", "returns")],
-    input="How long is the warranty, and where do I send the lamp?",
-    output="The warranty runs for two years. Send the lamp to the address on the form.",
-    context=[
-        "All lamps come with a warranty of two years. It begins with the day of delivery.",
-        tracejudge.Document("Send the lamp to the address on the form. We pay for the parcel.", id="returns"),
-    ],
-    expected_response="The warranty runs for two years; send the lamp to the address on the form.",
-    guidelines=["Answer in two sentences."],
-)
+TABLE = read_table(__file__, "judging")
+"""A trace that every judge can judge, settings of judges that give them other versions, and what no judge can judge."""
+TRACE = msgspec.convert(TABLE["trace"], tracejudge.Trace)
+SETTINGS, EMPTY = TABLE["settings"], TABLE["empty"]
 RULES = [
     {"name": unit, "unit": unit, "judges": [name for name, judge in catalogue().items() if judge.unit == unit]}
     for unit in ("trace", "session")
 ]
-SETTINGS = {
-    "relevance_truth_completeness": {"reasoning": False},
-    "ragbench": {"lengths": True},
-    "facts_grounding": {"labels": "v2"},
-    "guidelines": {"guidelines": ["Name the form."]},
-    "faithfulness": {"pass_at": 5},
-}
-
-
-EMPTY: dict[str, Any] = {
-    "input": " ",
-    "output": "",
-    "context": [""],
-    "messages": [],
-    "expected_response": None,
-    "guidelines": [],
-    "tools": None,
-    "tool_calls": None,
-    "expected_tools": None,
-    "error": "the call failed",
-}
 
 
 def test_each_judge_scores_a_trace_under_each_of_its_metrics_and_one_without_fields_is_unscored(

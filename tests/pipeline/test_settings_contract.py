@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.cases import each_case
-from support.commands import SAMPLES, Run, check_help, words
+from support.commands import Run, check_help
 from support.configuration import (
     FILE,
     NAME_THE_VARIABLE,
@@ -170,23 +170,3 @@ def test_the_verbs_are_those_of_the_contract_with_help_of_their_arguments(run: R
     assert all(len(line.split()) > 1 for line in listed.splitlines())
     for verb, texts in read_table(__file__, "help").items():
         check_help(run, verb.split(), texts)
-
-
-def test_wrong_usage_and_a_wrong_configuration_are_exit_code_two(run: Run) -> None:
-    samples = SAMPLES / "support-bot.jsonl"
-    for arguments, message in (
-        (("demo", "--seconds", "0"), "not in the range"),
-        (("evaluate", samples), "Missing option '--judge'."),
-        (("judges", "test", "safety"), "Missing argument 'TRACES...'."),
-    ):
-        ended = run(*arguments)
-        assert (ended.code, ended.out, message in words(ended.err)) == (2, "", True), (arguments, ended.err)
-        assert "Traceback" not in ended.err
-    Path(FILE).write_text("batch_size = 0", encoding="utf-8")
-    for arguments in (
-        ("judges", "test", "safety", samples, "--label", "safe"),
-        ("evaluate", samples, "--judge", "safety"),
-    ):
-        ended = run(*arguments)
-        assert ended.code == 2
-        assert ended.complaint == "tracejudge: tracejudge.toml: batch_size: must be a whole number from 1 to 1000"

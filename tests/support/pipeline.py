@@ -1,6 +1,7 @@
 """Real workers on a real Redis, and helpers to read their state."""
 
 import hashlib
+import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -88,11 +89,16 @@ class Pipeline:
             wait_until(worker.is_up, what="the worker to start")
         return worker
 
-    def command(self, *arguments: str, **settings: Any) -> Program:
-        """Run a command of ours to its end, with the same keyword arguments as a worker."""
-        program = Program("-m", "worker.cli", *arguments, folder=self._folder, env=self._variables(settings))
-        self._stack.enter_context(program).wait()
-        return program
+    def program(self, *arguments: str, **settings: Any) -> Program:
+        """Start a command of tracejudge as users do."""
+        command = ("-m", "worker.cli", *arguments)
+        return self._stack.enter_context(Program(*command, folder=self._folder, env=self._variables(settings)))
+
+    def command(self, *arguments: str, code: int = 0, **settings: Any) -> Any:
+        """Run a command of tracejudge to its end; return its document."""
+        program = self.program(*arguments, "--json", **settings)
+        assert program.wait() == code, program.output
+        return json.loads(program.stdout)
 
     def _variables(self, settings: Mapping[str, Any]) -> dict[str, str]:
         own = {"redis_url": self.redis_url, "prefix": self.prefix}

@@ -66,8 +66,8 @@ class Scenario:
 
     def replay(self, judge: str) -> dict[str, Any]:
         """Run `tracejudge replay` over the last hour, and return its output."""
-        command = ("replay", "--since", "1h", "--judge", judge, "--json")
-        return json.loads(self.pipeline.command(*command, **self._settings).stdout)
+        document: dict[str, Any] = self.pipeline.command("replay", "--since", "1h", "--judge", judge, **self._settings)
+        return document
 
     def circuit_opens(self, worker: Worker, name: str) -> dict[str, Any]:
         """Wait until log and gauge show the circuit of this judge model, and no other, open; return the log line."""

@@ -4,7 +4,7 @@ All ids are derived from the evaluation id, so a verdict that is sent twice give
 exported; rationales, which may quote one, only when the settings say so, and redacted as `[redact]` says.
 
 Protobuf is written by hand for speed. Fields that many verdicts share are encoded by protobuf once and cached; those
-of one verdict are appended as bytes. The tests compare the result, attribute by attribute, with the SDK's encoder.
+of one verdict are appended as bytes. The tests read the result back, attribute by attribute.
 """
 
 import hashlib

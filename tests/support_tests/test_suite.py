@@ -1,0 +1,41 @@
+"""Core and base need no feature, and each tier of the tests has its command."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.plug import check, check_imports, features, groups
+
+ROOT = Path(__file__).parents[2]
+TIERS = {
+    "test": "not slow and not endurance",
+    "test-all": "not endurance",
+    "test-long": "endurance or faults or scenarios",
+}
+
+
+@pytest.mark.slow("a copy with an environment of its own")
+@pytest.mark.timeout(600)
+def test_core_and_base_pass_without_features() -> None:
+    """`make test-long` removes one after the other."""
+    output = check(features())
+    assert not output, output
+
+
+@pytest.mark.slow("imports everything ten times")
+def test_a_feature_needs_no_other_one_but_those_that_it_names() -> None:
+    assert {",".join(sorted(group)): output for group in groups() if (output := check_imports(group))} == {}
+
+
+def test_each_tier_has_its_command_and_no_other_option_leaves_tests_out() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = re.findall(r'^(test[a-z-]*): .*\n\t.*\$\(PYTEST\)(?: -n \d+)? -m "(.+)"$', makefile, re.MULTILINE)
+    assert dict(commands) == TIERS
+    assert re.findall(r"^PYTEST := (.*)$", makefile, re.MULTILINE) == ["$(BIN)/python -m pytest -n 6"]
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+    assert set(options["addopts"].split()) == {"--strict-markers", "--strict-config", "-ra"}
+    assert options["testpaths"] == ["tests"]
+    conftests = [path for path in (ROOT / "tests").rglob("conftest.py") if "collect_ignore" in path.read_text("utf-8")]
+    assert conftests == []
