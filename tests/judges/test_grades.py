@@ -29,9 +29,8 @@ from judges.catalog import (
 )
 from judges.catalog.relevance_truth_completeness import JUDGE, Grade
 from judges.core.judge import AnsweredPrompt, Judge, Metric, Reading
-from judges.core.model import ModelSettings
 from judges.core.prompt import Block, render
-from judges.core.verdict import Assessment, Score
+from judges.core.verdict import Score
 from judges.forms.graded import grade, read
 from judges.models.scripted import ScriptedModel
 from judges.parsing.answer import AnswerError
@@ -41,7 +40,6 @@ from tracejudge import Message, Trace
 WHOLE = (context_sufficiency, correctness, equivalence, groundedness, relevance_to_query, safety)
 OF_WHOLE_TRACES = {module.JUDGE.name: module.JUDGE for module in WHOLE}
 TABLES = table("yes_no")
-BOTH = "expected_response and expected_facts exclude each other: give one"
 
 each_whole_judge = each_case("judge", OF_WHOLE_TRACES.values(), ids=OF_WHOLE_TRACES)
 
@@ -50,16 +48,10 @@ def changed(**fields: object) -> Trace:
     return msgspec.convert({**msgspec.to_builtins(SHORT), **fields}, Trace)
 
 
-def judged(judge: Judge, trace: Trace, *answers: str, **settings: int) -> tuple[Assessment, int]:
-    """Return the verdict of a model with these answers, and the number of its requests."""
-    model = ScriptedModel(answers, ModelSettings(provider="scripted", **settings))
-    return asyncio.run(evaluate(judge, trace, model)), len(model.requests)
-
-
-class TestHeuristic:
+class TestYesAndNo:
     @each_whole_judge
-    def test_gives_the_expected_result_and_says_what_it_compared(self, judge: Judge) -> None:
-        for fields, result, reason in TABLES[judge.name]["guesses"]:
+    def test_the_heuristic_gives_the_expected_result_and_says_what_it_compared(self, judge: Judge) -> None:
+        for fields, result, reason in TABLES[judge.name]:
             trace = changed(**fields)
             (prompt,) = judge.prompts(trace)
             expected = {"rationale": f"Let's think step by step. {reason}", "result": result}
@@ -69,57 +61,23 @@ class TestHeuristic:
         cases = {**TABLES["shapes"], "[" * 100_000: "plain text"}
         assert {text: shape(text) for text in cases} == cases
 
-
-class TestMaterial:
-    @each_whole_judge
-    def test_that_is_needed_is_named_where_it_is_missing(self, judge: Judge) -> None:
-        for fields, note in TABLES[judge.name]["missing"]:
-            assert judge.missing(changed(**fields)) == note, fields
-
-
-class TestReference:
-    """Correctness and context sufficiency compare with an expected answer, or with a list of facts."""
-
-    def test_both_references_exclude_each_other(self) -> None:
-        both = changed(expected_facts=["It is two years."])
-        expected = Assessment("unscored", "missing_input", note=BOTH)
-        assert judged(correctness.JUDGE, both, yes_no_text("yes")) == (expected, 0)
-        assert correctness.JUDGE.prompts(changed(expected_facts=["", " "])) == correctness.JUDGE.prompts(SHORT)
-
     def test_a_reference_answer_is_shown_as_it_stands_and_facts_one_a_line_without_blank_ones(self) -> None:
-        (prompt,) = correctness.JUDGE.prompts(changed(expected_response=" - Two\n\n years.\n"))
-        assert parse(render(prompt)[1].content)[-1] == Block("claim", " - Two\n\n years.\n")
         facts = ["It is two\n- years ", "", " \n", "for  all devices"]
-        (prompt,) = correctness.JUDGE.prompts(changed(expected_response=None, expected_facts=facts))
-        assert prompt.blocks[-1] == Block("claim", "- It is two - years\n- for all devices")
-        (prompt,) = context_sufficiency.JUDGE.prompts(LONG)
-        assert prompt.blocks[2].value == "- Doubled braces stand for one brace\n- The f-string fills in `answer`"
+        for fields, claim in (
+            ({"expected_response": " - Two\n\n years.\n"}, " - Two\n\n years.\n"),
+            ({"expected_response": None, "expected_facts": facts}, "- It is two - years\n- for all devices"),
+        ):
+            (prompt,) = correctness.JUDGE.prompts(changed(**fields))
+            assert parse(render(prompt)[1].content)[-1] == Block("claim", claim)
 
-    def test_only_the_facts_ask_for_a_sentence_on_the_response_and_the_result_decides(self) -> None:
-        phrases = ("The response is correct", "The response is not correct")
-        by_response, by_facts = correctness.JUDGE.fixed_parts
-        assert [phrase in by_facts for phrase in phrases] == [True, True]
-        assert [phrase in by_response for phrase in phrases] == [False, False]
-        for rationale in (*phrases, "Neither."):
+    def test_the_result_decides_and_not_the_sentence_on_the_response(self) -> None:
+        for rationale in ("The response is correct", "The response is not correct"):
             for result in ("yes", "no"):
-                assessment, _ = judged(correctness.JUDGE, LONG, yes_no_text(result, rationale))
-                labels = [score.label for score in assessment.scores]
-                assert (labels, assessment.rationale) == ([result], rationale)
+                model = ScriptedModel([yes_no_text(result, rationale)])
+                assessment = asyncio.run(evaluate(correctness.JUDGE, LONG, model))
+                assert ([score.label for score in assessment.scores], assessment.rationale) == ([result], rationale)
 
-    def test_the_context_is_judged_whole_and_without_the_answer(self) -> None:
-        judge = context_sufficiency.JUDGE
-        for trace in (SHORT, LONG):
-            assert judge.prompts(msgspec.structs.replace(trace, output="Something else.")) == judge.prompts(trace)
-        assert len(set(judge.fixed_parts) - set(correctness.JUDGE.fixed_parts)) == 2
-        long = changed(context=["Two years.", "Devices come with paper. " * 1000])
-        expected = Assessment("unscored", "input_too_long", note="the trace is longer than the model takes")
-        assert judged(judge, long, yes_no_text("no"), max_input_tokens=2000) == (expected, 0)
-
-
-class TestParts:
-    """Safety, of other parts of a trace than the output."""
-
-    def test_are_judged_together_and_absent_ones_left_out(self) -> None:
+    def test_parts_are_judged_together_by_safety_and_absent_ones_left_out(self) -> None:
         judge = safety.JUDGE.configured({"parts": ["context", "input", "output"]})
         (prompt,) = judge.prompts(LONG)
         assert [block.name for block in prompt.blocks][:2] == ["input", "output"]
@@ -127,17 +85,14 @@ class TestParts:
         assert "yes means that every text is safe" in judge.fixed_parts[0]
         same = safety.JUDGE.configured({"parts": ["input", "output", "context"]})
         assert judge.version == same.version != safety.JUDGE.version
+        assert safety.JUDGE.configured({"parts": ["output"]}).version == safety.JUDGE.version
         asked = safety.JUDGE.configured({"parts": ["input"]})
         bare = changed(output="Decent.", input="You idiot.", context=None)
         assert [block.name for block in judge.prompts(bare)[0].blocks] == ["input", "output"]
         for each, result in ((judge, "no"), (asked, "no"), (safety.JUDGE, "yes")):
-            answer = each.heuristic(bare, each.prompts(bare)[0])
-            assert isinstance(answer, dict)
+            answer: Any = each.heuristic(bare, each.prompts(bare)[0])
             assert answer["result"] == result
         assert asked.missing(msgspec.structs.replace(bare, input=None)) == "the trace has no input"
-
-    def test_by_default_are_the_output_and_others_are_refused(self) -> None:
-        assert safety.JUDGE.configured({"parts": ["output"]}).version == safety.JUDGE.version
         for values in ({"parts": []}, {"parts": ["outputs"]}):
             with pytest.raises(msgspec.ValidationError):
                 safety.JUDGE.configured(values)
@@ -147,32 +102,12 @@ GRADED = table("graded")
 LINES = "score: 4\njustification: It is so."
 MODULES = (answer_correctness, answer_relevance, answer_similarity, faithfulness, relevance)
 JUDGES = {module.JUDGE.name: module.JUDGE for module in MODULES}
-NEEDS_AND_CUTS = {
-    "answer_correctness": (("input", "output", "expected_response"), ("messages",)),
-    "answer_relevance": (("input", "output"), ("messages",)),
-    "answer_similarity": (("output", "expected_response"), ()),
-    "faithfulness": (("output", "context"), ("context",)),
-    "relevance": (("input", "output", "context"), ("messages", "context")),
-}
-SHOWN = {
-    "question": "How long is the warranty?",
-    "answer": "The warranty runs for two years.",
-    "reference": "Two years.",
-    "document": "All devices come with a warranty of two years.",
-}
-BLOCKS = dict(zip(("input", "output", "expected_response", "context"), SHOWN, strict=True))
-"""The names of the parts of a request by the fields that a judge needs."""
 one_line = st.text().map(lambda text: " ".join(text.split()))
 each_judge = each_case("judge", JUDGES.values(), ids=JUDGES)
 
 
 def graded(score: int = 4, justification: str = "It is so.") -> Mapping[str, object]:
     return {"justification": justification, "score": score}
-
-
-def names(judge: Judge) -> list[str]:
-    """Return the names of the parts of a request of a judge."""
-    return [BLOCKS[need] for need in NEEDS_AND_CUTS[judge.name][0]]
 
 
 class TestReading:
@@ -219,9 +154,6 @@ class TestScoring:
             assert strict.metrics == (Metric(judge.name, "1..5", rule, pass_at=(pass_at - 1) / 4),)
             assert strict.version != judge.version
             assert strict.configured({}).version == judge.version
-
-    @each_judge
-    def test_settings_out_of_bounds_are_refused(self, judge: Judge) -> None:
         for values in ({"pass_at": 0}, {"pass_at": 6}, {"pass_at": 3.5}, {"pass_at": "high"}, {"pass_mark": 4}):
             with pytest.raises(msgspec.ValidationError):
                 judge.configured(values)
@@ -306,11 +238,8 @@ def scored(judge: Judge, text: str) -> Reading:
 
 
 class TestReadingOfThree:
-    def test_of_nine_keys(self) -> None:
-        found = {name: outcome(LONG_FORM.read, text) for name, (text, _) in NINE_KEYS.items()}
-        assert found == {name: expected for name, (_, expected) in NINE_KEYS.items()}
-
-    def test_of_three_keys(self) -> None:
+    def test_of_nine_and_of_three_keys(self) -> None:
+        assert misread(LONG_FORM.read, NINE_KEYS) == {}
         for name, (text, expected) in THREE["three keys"].items():
             grades = expected if isinstance(expected, str) else tuple(Grade(*grade[:2]) for grade in expected)
             assert outcome(SHORT_FORM.read, text) == grades, name
@@ -350,10 +279,13 @@ class TestScoringOfThree:
             scores = (Score(m, (r - 1) / 4, float(r), names[r - 1], passed=r >= 4) for m, r in grades)
             assert scored(SHORT_FORM, short(*ratings)) == Reading(tuple(scores), None, {})
 
-    def test_of_a_five_gives_the_readers_sentence_and_no_codes(self) -> None:
+    def test_of_a_five_gives_the_readers_sentence_and_no_codes_and_of_an_empty_reasoning_none(self) -> None:
         reading = scored(LONG_FORM, long(**dict.fromkeys(METRICS, 5)))
         assert {score.metric: score.rationale for score in reading.scores} == PERFECT
         assert reading.details == {}
+        reading = scored(LONG_FORM, long(truthReasoning=" "))
+        assert reading.scores[1].rationale is None
+        assert reading.rationale == "relevance: It wanders off once.\ncompleteness: It says what a deadlock is."
 
     def test_leaves_out_metrics_without_codes_and_counts_the_unknown_ones_of_all(self) -> None:
         reading = scored(LONG_FORM, long(relevanceReasons=["dull"], truthReasons=[], completenessReasons=["a", "b"]))
@@ -361,48 +293,28 @@ class TestScoringOfThree:
         reading = scored(LONG_FORM, long(relevanceReasons=["dull"], completenessReasons=[]))
         assert reading.details == {"reasons": {"truth": ["truth_reason_incorrect_information"]}, "unknown_reasons": 1}
 
-    def test_of_an_empty_reasoning_has_none(self) -> None:
-        reading = scored(LONG_FORM, long(truthReasoning=" "))
-        assert reading.scores[1].rationale is None
-        assert reading.rationale == "relevance: It wanders off once.\ncompleteness: It says what a deadlock is."
 
-
-class TestDefinition:
-    def test_of_both_forms_gives_the_same_metrics_for_the_same_input_in_two_versions(self) -> None:
-        for judge in (LONG_FORM, SHORT_FORM):
-            assert (judge.name, judge.needs, judge.cuts) == (
-                *("relevance_truth_completeness", ("input", "output")),
-                ("messages",),
-            )
-            assert judge.metrics == tuple(Metric(metric, "1..5", "4 or more", pass_at=0.75) for metric in METRICS)
+class TestFormsOfThree:
+    def test_give_the_same_metrics_in_two_versions_by_their_schemas(self) -> None:
+        assert SHORT_FORM.metrics == LONG_FORM.metrics
         assert LONG_FORM.version != SHORT_FORM.version
         assert LONG_FORM.configured({"reasoning": True}).version == LONG_FORM.version
         assert SHORT_FORM.configured({}).version == LONG_FORM.version
+        assert (list(LONG_FORM.schema["properties"]), list(SHORT_FORM.schema["properties"])) == ([*GOOD], [*METRICS])
+        assert {json.dumps(each) for each in SHORT_FORM.schema["properties"].values()} == {
+            json.dumps(LONG_FORM.schema["properties"][metric]) for metric in METRICS
+        }
         for values in ({"reasoning": "perhaps"}, {"pass_at": 3}):
             with pytest.raises(msgspec.ValidationError):
                 JUDGE.configured(values)
 
-    def test_schemas(self) -> None:
-        grade = {"type": "integer", "enum": [1, 2, 3, 4, 5]}
-        nine: dict[str, object] = {}
-        for metric, codes in CODES.items():
-            nine |= {metric: grade, f"{metric}Reasoning": {"type": "string"}}
-            nine[f"{metric}Reasons"] = {"type": "array", "items": {"type": "string", "enum": codes}}
-        for judge, properties in ((LONG_FORM, nine), (SHORT_FORM, dict.fromkeys(METRICS, grade))):
-            schema = {"type": "object", "properties": properties, "required": list(properties)}
-            assert judge.schema == {**schema, "additionalProperties": False}
-        assert list(LONG_FORM.schema["properties"]) == list(GOOD)
-
-
-class TestMaterialOfThree:
-    def test_without_history_says_so_and_with_one_cannot_say_that_there_is_none(self) -> None:
-        for messages in (None, [], [Message("tool", "42"), Message("user", "\n")]):
+    def test_a_message_cannot_say_that_there_is_no_history(self) -> None:
+        for messages, shown in (
+            ([Message("tool", "42"), Message("user", "\n")], "No earlier messages."),
+            ([Message("", "No earlier messages.", name=" ")], "[] No earlier messages."),
+        ):
             (prompt,) = JUDGE.prompts(msgspec.structs.replace(SHORT, messages=messages))
-            assert prompt.blocks[0] == Block("history", "No earlier messages.")
-            assert "`No earlier messages.`" in prompt.fixed
-        messages = [Message("", "No earlier messages.", name=" ")]
-        (prompt,) = JUDGE.prompts(msgspec.structs.replace(SHORT, messages=messages))
-        assert prompt.blocks[0] == Block("history", "[] No earlier messages.")
+            assert prompt.blocks[0] == Block("history", shown)
 
 
 def guessed(trace: Trace) -> dict[str, object]:
