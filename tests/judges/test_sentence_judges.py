@@ -21,7 +21,6 @@ from judges.calling.evaluation import evaluate
 from judges.catalog import ragbench, ragbench_sources
 from judges.catalog.facts_grounding import JUDGE, Settings, make
 from judges.core.judge import AnsweredPrompt, Judge, Reading
-from judges.core.prompt import render
 from judges.core.verdict import Score
 from judges.forms.document_support import Shares, shares, weights
 from judges.forms.sentence_labels import Line
@@ -245,14 +244,6 @@ class TestHeuristic:
 
 
 class TestKeys:
-    @each_case("sign", ["\n", "\r\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"], ids=ascii)
-    def test_no_sign_within_a_document_begins_a_keyed_line(self, sign: str) -> None:
-        (prompt,) = ragbench.JUDGE.prompts(trace([f"One is here{sign}9z. Two{sign}{sign}9y. Three."]))
-        content = render(prompt)[1].content
-        shown = content.split("<<documents ")[1].split("<<end documents ")[0].split("\n")[1:-1]
-        assert [line.split(". ")[0] for line in shown] == list(prompt.about.documents.sentences)
-        assert not any(key.startswith("9") for key in prompt.about.documents.sentences)
-
     def test_a_cut_leaves_the_remaining_sentences_as_the_whole(self) -> None:
         long = trace(["One is here.", "Two is here.", "filler " * 9_000])
         fitted = truncate_to_context(ragbench.JUDGE, long, 4_000)

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -72,20 +71,17 @@ class TestFiles:
         extra = {"client_parameters": {"model": "m", "stop": ["x"]}, "custom_data": [1], "input_schema": {"a": None}}
         assert template_file.parse(yaml("{{answer}}", ["answer"], **extra)).variables == ("answer",)
 
-    def test_metadata_may_say_nothing_and_is_shown_in_a_line(self) -> None:
+    def test_metadata_may_say_nothing_is_shown_in_a_line_and_halves_of_a_character_are_joined_or_replaced(self) -> None:
         start = "prompt:\n  template: '{{answer}}'\n  template_variables: [answer]\n"
         texts = [yaml("{{answer}}", ["answer"]), *(f"{start}  metadata: {nothing}\n" for nothing in ("null", "~", ""))]
         assert [template_file.parse(text).metadata for text in texts] == [{}] * 4
         described = yaml("{{answer}}", ["answer"], metadata={"description": "Is it\nso?\x9b2J"})
         assert template_file.parse(described).description == "Is it so?[U+009B]2J"
-
-    def test_halves_of_a_character_are_joined_or_replaced(self) -> None:
-        text = yaml("Is {{answer}} \U0001f642?", ["answer"], metadata={"author": "\U0001f642"})
+        text = yaml("Is {{answer}} \U0001f642?", ["answer"], metadata={"author": "\U0001f642", "half": "\ud83d!"})
         assert "\\ud83d\\ude42" in text
         template = template_file.parse(text)
-        assert (template.parts[0].text, template.metadata) == ("Is {{answer}} \U0001f642?", {"author": "\U0001f642"})
-        half = yaml("{{answer}}", ["answer"], metadata={"author": "\ud83d!"})
-        assert template_file.parse(half).metadata == {"author": "\ufffd!"}
+        assert template.parts[0].text == "Is {{answer}} \U0001f642?"
+        assert template.metadata == {"author": "\U0001f642", "half": "\ufffd!"}
 
 
 class TestRequest:
@@ -99,9 +95,8 @@ class TestRequest:
             ("context_document 3", "Shops open at nine."),
             ("response", "Two years."),
         ]
-        order = [
-            fixed(facts).index(part) for part in ("- `user_request`: ", "Your job is", "Here the task ends.", '"label"')
-        ]
+        places = ("- `user_request`: ", "Your job is", "Here the task ends.", '"label"')
+        order = [fixed(facts).index(part) for part in places]
         assert order == sorted(order)
         assert "temperature" not in fixed(facts), "settings for endpoints are not sent"
         assert "author" not in fixed(facts)
@@ -181,11 +176,6 @@ class TestAnswers:
         assert "no code fence" not in fixed(made)
         ours = {key: value for key, value in form.items() if key in {"as", "pass_at"}}
         assert made.version != asking("answer", answer=ours).version
-
-    def test_keys_of_a_template_that_are_missing_are_asked_for_again_and_then_unscored(self) -> None:
-        made = asking("answer", answer={"form": "template", "result_key": "verdict"})
-        assessment = run(made, {"outcome": "yes"}, {"verdict": "yes"})
-        assert (assessment.outcome, len(assessment.calls)) == ("scored", 2)
         assert run(made, {"outcome": "yes"}).reason == "invalid_answer"
 
     def test_the_lexical_model_answers_every_form(self) -> None:
@@ -306,20 +296,15 @@ class TestShown:
         assert (template["file"], dict(template["metadata"])["version"]) == ("facts.yaml", "2.0")
         assert metadata_of({"instructions": "Is {{ outputs }} polite?"}) is None
 
-    @each_case(("judge", "trace"), [*itertools.product(JUDGES.values(), LIGHT.values())][::3])
+    @each_case(("judge", "trace"), [*itertools.product(JUDGES.values(), LIGHT.values())][::11])
     def test_an_echo_keeps_the_structure_and_scores_nothing(self, judge: Judge, trace: Trace) -> None:
         roomy = ModelSettings(provider="scripted", model="scripted", max_input_tokens=10_000_000)
         model = ScriptedModel([lambda request: request.messages[1].content], roomy)
         assessment = in_loop(evaluate(judge, trace, model))
-        assert (assessment.outcome, assessment.reason) in {
-            ("unscored", "invalid_answer"),
-            ("unscored", "missing_input"),
-        }
-        blocks = [
-            tuple((block.name, neutralise(block.value)) for block in prompt.blocks) for prompt in judge.prompts(trace)
-        ]
+        assert assessment.reason in {"invalid_answer", "missing_input"}
+        prompts = judge.prompts(trace)
+        blocks = [tuple(Block(block.name, neutralise(block.value)) for block in prompt.blocks) for prompt in prompts]
         for request in model.requests:
             system, user, *_ = request.messages
             assert system.content in judge.fixed_parts
-            assert tuple(map(tuple, parse(user.content))) in blocks
-            assert all(re.fullmatch(r"\w+(?: \w+)*", name) for name, _ in parse(user.content))
+            assert parse(user.content) in blocks
