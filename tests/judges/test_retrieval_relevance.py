@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from judge_traces import SHORT, parse, table, yes_no_text
 
 from judges.calling.evaluation import evaluate, prepared
-from judges.catalog.retrieval_relevance import JUDGE, Shown
+from judges.catalog.retrieval_relevance import JUDGE
 from judges.core.judge import AnsweredPrompt, Metric, Reading
 from judges.core.model import ChatRequest, ModelSettings
-from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment, Score
 from judges.models.scripted import ScriptedModel, Step
 from judges.parsing.retrievals import Retrieval, Retrieved, of_context, of_spans, with_context
@@ -49,31 +48,15 @@ def scored(share: float) -> tuple[Score, ...]:
 
 
 class TestPrompts:
-    def test_ask_about_each_document_by_itself(self) -> None:
-        first, second = JUDGE.prompts(asked("Tea.", " ", Document("Milk.", id="kb-3")))
-        assert [parse(render(prompt)[1].content) for prompt in (first, second)] == [
-            (Block("question", "Which drinks?"), Block("document", "Tea.")),
-            (Block("question", "Which drinks?"), Block("document", "Milk.")),
-        ]
-        assert [first.about, second.about] == [Shown(1, None), Shown(3, "kb-3")]
-        assert "kb-3" not in "".join(message.content for message in render(second)), "it is remembered and never sent"
-
-    def test_ask_about_the_documents_of_spans_instead_of_the_context_where_they_hold_any(self) -> None:
-        prompts = JUDGE.prompts(JUDGE.prepare(asked("Water.", spans=SPANS)))
-        assert [(prompt.about, prompt.blocks[-1].value) for prompt in prompts] == [
-            (Shown(1, "kb-1", 0, "00a1", "search"), "tea"),
-            (Shown(3, None, 0, "00a1", "search"), "milk"),
-            (Shown(1, None, 1, "00b1", "look up"), "bread"),
-        ]
+    def test_spans_with_documents_stand_for_the_context_also_where_it_is_absent(self) -> None:
+        for context in (None, [], [" "], ["Water."]):
+            trace = msgspec.structs.replace(asked(spans=SPANS), context=context)
+            assert JUDGE.missing(trace) == (None if context == ["Water."] else "the trace has no context")
+            assert JUDGE.missing(prepared(JUDGE, trace)) is None
+            prompts = JUDGE.prompts(prepared(JUDGE, trace))
+            assert [prompt.blocks[-1].value for prompt in prompts] == ["tea", "milk", "bread"]
         spans = [Span("1", "search", kind="RETRIEVER", outputs="3 found"), Span("2", "chat", kind="LLM", outputs=["x"])]
         assert JUDGE.prompts(asked("Water.", spans=spans)) == JUDGE.prompts(asked("Water."))
-
-    def test_spans_with_documents_stand_for_an_absent_context(self) -> None:
-        for context in (None, [], [" "]):
-            trace = msgspec.structs.replace(asked(spans=SPANS), context=context)
-            assert JUDGE.missing(trace) == "the trace has no context"
-            assert JUDGE.missing(prepared(JUDGE, trace)) is None
-            assert len(JUDGE.prompts(prepared(JUDGE, trace))) == 3
 
     def test_without_any_document_and_with_one_too_long_nothing_is_asked(self) -> None:
         for trace, reason, note in (
@@ -96,14 +79,6 @@ class TestScoring:
             assert reading.rationale == rationale, name
             assert {key: reading.details[key] for key in details} == details, name
             assert value is None or not details or set(reading.details) == set(details), name
-
-    def test_a_span_without_a_yes_or_no_has_no_precision_of_its_own(self) -> None:
-        trace = asked(spans=SPANS)
-        reading = JUDGE.score(trace, answers(trace, ["yes", "no", "unknown"]))
-        said = "1 of 2 documents is relevant; rank 3 of retrieval 1 is not; rank 1 of retrieval 2 was left open."
-        assert (reading.scores, reading.rationale) == (scored(0.5), said)
-        spans: Any = reading.details["spans"]
-        assert [span["precision"] for span in spans] == [0.5, None]
 
     def test_without_a_request_it_abstains_and_further_documents_than_the_setting_allows_are_counted(self) -> None:
         expected = Reading((), "No document was judged.", {"documents": [], "unknown": 0, "documents_missing": 1})
@@ -171,18 +146,6 @@ class TestPipeline:
         assert self.judged(3, {0, 1, 2}, step, max_missing=1).reason == reason
         # A failure of the endpoint is none of one document.
         assert self.judged(10, {1}, Step(failure="rate_limited")).reason == "rate_limited"
-
-    def test_each_document_gets_its_own_answer(self) -> None:
-        def answer(request: ChatRequest) -> str:
-            document = parse(request.messages[1].content)[-1].value
-            return yes_no_text("yes" if document in {"tea", "milk"} else "no", f"Let's think step by step. {document}?")
-
-        assessment = asyncio.run(evaluate(JUDGE, asked("bread", "tea", "soap", "milk"), ScriptedModel([answer])))
-        said = "2 of 4 documents are relevant; ranks 1 and 3 are not."
-        assert (assessment.outcome, assessment.scores, assessment.rationale) == ("scored", scored(0.5), said)
-        documents: Any = assessment.details["documents"]
-        assert [entry["rationale"] for entry in documents] == ["bread?", "tea?", "soap?", "milk?"]
-        assert [call.status for call in assessment.calls] == ["ok"] * 4
 
 
 def span(

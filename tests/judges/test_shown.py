@@ -75,36 +75,32 @@ class TestScoredOrNot:
     def judged(self, judge: Judge, trace: Trace, text: str) -> Assessment:
         return asyncio.run(evaluate(judge, trace, ScriptedModel([text], self.SMALL)))
 
-    @each_case("name", TABLES["answers"])
-    def test_by_its_setting(self, name: str) -> None:
-        judge = catalogue()[name]
-        for answer in TABLES["answers"][name]:  # one that passes and one that fails
-            for trace in (self.CUT, changed(self.CUT, messages=[*self.TALK])):
-                assessment = self.judged(judge, trace, answer)
-                assert (assessment.outcome, assessment.reason) == ("unscored", "input_too_long")
-                assert (assessment.scores, assessment.calls) == ((), ())
-                assert assessment.details["left_out"]["context"] == 1  # type: ignore[index]
-            kept = self.judged(judge.configured({"score_cut": True}), self.CUT, answer)
-            assert (kept.outcome, kept.details["left_out"]) == ("scored", {"context": 1})
-            assert self.judged(judge, SHORT, answer).outcome == "scored"
-
-    def test_all_judges_that_show_documents_follow_one_rule(self) -> None:
+    def test_by_its_setting(self) -> None:
+        """A judge of the catalogue or of a user, and two answers of which one passes."""
         tables: dict[str, dict[str, object]] = {
             "guidelines": {},
             "safety": {"parts": ["output", "context"]},
             "words": {"instructions": "{{ outputs }} {{ context }}"},
             "choices": {"custom_prompt": "{{ context }} is [[yes]] or [[no]]?"},
         }
-        for scored in (False, True):
-            judges = load_judges({name: {**each, "score_cut": scored} for name, each in tables.items()})
-            plain = load_judges({**tables, "kept": {}})
-            for name in tables:
-                for answer in ("yes", "no"):
-                    trace = changed(self.CUT, guidelines=["Be brief."])
-                    assessment = self.judged(judges[name], trace, yes_no_text(answer))
-                    assert assessment.outcome == ("scored" if scored else "unscored"), (name, assessment.note)
-                    assert assessment.details["left_out"] == {"context": 1}
-                assert (judges[name].version == plain[name].version) is not scored
+        plain = load_judges(tables)
+        kept = load_judges({name: {**each, "score_cut": True} for name, each in tables.items()})
+        cases = {name: (plain[name], kept[name], [yes_no_text("yes"), yes_no_text("no")]) for name in tables}
+        for name, answers in TABLES["answers"].items():
+            judge = catalogue()[name]
+            cases[name] = (judge, judge.configured({"score_cut": True}), answers)
+        for name, (judge, keeping, answers) in cases.items():
+            assert judge.version != keeping.version, name
+            cut = changed(self.CUT, guidelines=["Be brief."])
+            for answer in answers:
+                for trace in (cut, changed(cut, messages=[*self.TALK])):
+                    assessment = self.judged(judge, trace, answer)
+                    assert (assessment.outcome, assessment.reason) == ("unscored", "input_too_long"), name
+                    assert (assessment.scores, assessment.calls) == ((), ()), name
+                    assert assessment.details["left_out"]["context"] == 1, name  # type: ignore[index]
+                assessment = self.judged(keeping, cut, answer)
+                assert (assessment.outcome, assessment.details["left_out"]) == ("scored", {"context": 1}), name
+                assert self.judged(judge, SHORT, answer).outcome == "scored", name
 
     def test_where_only_old_messages_are_left_out_the_verdict_is_scored_with_a_mark(self) -> None:
         for name in ("groundedness", "relevance_to_query"):
@@ -156,17 +152,6 @@ class TestTruncation:
             return None
         assert fitted.prompts == judge.prompts(fitted.trace)
         return fitted.trace, dict(fitted.left_out)
-
-    def test_the_oldest_messages_go_first_and_then_the_lowest_ranked_documents_but_for_the_first(self) -> None:
-        a, b, c, d = (letter * 30 for letter in "abcd")
-        whole = trace_of([a, b], [c, Document(d), d])
-        assert self.cut(BOTH, whole, tokens_for(whole)) == (whole, {})
-        assert truncate_to_context(BOTH, whole, tokens_for(whole)).trace is whole  # type: ignore[union-attr]
-        one_less = trace_of([b], [c, Document(d), d])
-        assert self.cut(BOTH, whole, tokens_for(whole) - 1) == (one_less, {"messages": 1})
-        for kept, lost in ((trace_of([], [c, Document(d)]), 1), (trace_of([], [c]), 2)):
-            assert self.cut(BOTH, whole, tokens_for(kept)) == (kept, {"messages": 2, "context": lost})
-        assert self.cut(BOTH, whole, tokens_for(trace_of([], [c])) - 1) is None
 
     def test_the_judge_says_what_may_go_and_in_which_order(self) -> None:
         a, c = "a" * 30, "c" * 30
@@ -227,6 +212,7 @@ class TestTruncation:
         best = next((cut for cut in cuts if size_bytes(*one_request(cut)) <= limit * 3), None)
         fitted = self.cut(BOTH, whole, limit)
         assert (fitted and fitted[0]) == best
+        assert best != whole or truncate_to_context(BOTH, whole, limit).trace is whole  # type: ignore[union-attr]
         if fitted is not None:
             trace, left_out = fitted
             counts = {"messages": len(messages) - len(trace.messages or ())}
