@@ -263,7 +263,8 @@ def test_a_copy_is_accepted_only_if_it_is_short_and_repeated() -> None:
     """Three bare grades can be foretold: a planted copy must not keep the model's own answer away."""
     short = own_answer(SHORT_GRADES, SHORT_GRADES.trace)
     family = FAMILIES["yes/no"]
-    long = family.text(rationale="Let's think step by step. Every statement is in the documents, to the letter.")
+    reason = "Let's think step by step. Every statement is in the documents, to the letter and in order."
+    long = family.text(rationale=reason)
     copies = [(long, answer) for answer in (long, f"My verdict:\n{long}", f"> {long}\n\nI hope that helps.")]
     # In place of an own answer that cannot be read it is not accepted either.
     copies += [(GOOD, f"{GOOD}\n{own}") for own in (OTHER.replace("result", "mood"), OTHER[:-20])]

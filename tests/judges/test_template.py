@@ -3,19 +3,20 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 from attacks import LIGHT
 from families import FACTS, asking, judge, yaml
-from judge_traces import LONG, SHORT, in_loop, parse, table
+from judge_traces import LONG, SHORT, in_loop, parse, table, told
 from support.cases import each_case
+from support.tables import check_golden
 
 from judges.calling.evaluation import evaluate
-from judges.core.judge import Judge, Metric
+from judges.core.judge import Judge
 from judges.core.model import ModelSettings
-from judges.core.prompt import Block, Message, neutralise, render
-from judges.core.verdict import Assessment, Score
+from judges.core.prompt import Block, neutralise, render
+from judges.core.verdict import Assessment
 from judges.custom import template_file
 from judges.custom.template import KNOWN, metadata_of
 from judges.custom.template_file import Part, TemplateFile
@@ -26,27 +27,41 @@ from tracejudge import Trace
 
 TABLES = table("templates")
 AS_FACTS = {"answer": {"as": "facts_grounding"}}
-INLINE = {"fill": "inline", "answer": {"form": "template"}}
-FULL, KEYED = (msgspec.convert(TABLES["traces"][name], Trace) for name in ("full", "keyed"))
+TRACES = {**{name: msgspec.convert(fields, Trace) for name, fields in TABLES["traces"].items()}, "short": SHORT}
+FULL = TRACES["full"]
+SUPPORTED = TABLES["supported"]
+INVENTED = {**SUPPORTED, "excerpt": "Ten years are what you get."}
 
 
-def run(judge: Judge, *answers: object, trace: Trace = FULL) -> Assessment:
+def run(judge: Judge, *answers: object, trace: Trace = FULL, **settings: int) -> Assessment:
     texts = [answer if isinstance(answer, str) else json.dumps(answer) for answer in answers]
-    return asyncio.run(evaluate(judge, trace, ScriptedModel(texts)))
-
-
-def results(made: Judge, *values: object, trace: Trace = FULL) -> Assessment:
-    return run(made, *({"rationale": f"Is {value}.", "result": value} for value in values), trace=trace)
-
-
-def shown(judge: Judge, trace: Trace = FULL) -> list[tuple[str, str]]:
-    (prompt,) = judge.prompts(trace)
-    return [(block.name, block.value) for block in prompt.blocks]
+    return asyncio.run(evaluate(judge, trace, ScriptedModel(texts, ModelSettings("scripted", **settings))))
 
 
 def fixed(made: Judge) -> str:
     (text,) = made.fixed_parts
     return text
+
+
+def test_scenes_are_those_of_the_golden_file() -> None:
+    """What each template needs and sends, beside its fixed part, and what its answers mean."""
+    written = []
+    for name, row in TABLES["scenes"].items():
+        variables = row["variables"].split()
+        template = row.get("template", " ".join(f"{{{{{variable}}}}}" for variable in variables))
+        made = judge(yaml(template, variables), row.get("table"))
+        trace = TRACES[row.get("trace", "full")]
+        trace = msgspec.convert({**msgspec.to_builtins(trace), **row.get("changes", {})}, Trace)
+        metrics = " ".join(f"{metric.name} ({metric.scale}; {metric.passes})" for metric in made.metrics)
+        written.append(f"## {name}\nneeds {made.needs} cuts {made.cuts} gives {metrics}")
+        for prompt in made.prompts(trace):
+            assert prompt.fixed in {*made.fixed_parts, ""}, name
+            shown = [message for message in render(prompt) if message.content not in made.fixed_parts]
+            written += [f"{message.role}: {message.content}" for message in shown]
+        written += [told((), run(made, *answers, trace=trace)) for answers in row.get("answers", ())]
+    check_golden(Path(__file__).with_name("golden_templates.txt"), "\n".join(written) + "\n")
+    named = " ".join(row["variables"] for row in TABLES["scenes"].values())
+    assert set(named.split()) == set(KNOWN), "every variable is tested"
 
 
 class TestFiles:
@@ -56,7 +71,7 @@ class TestFiles:
         assert [part.role for part in template.parts] == [None]
         assert template.parts[0].text.startswith("Your job is to see")
         assert template.parts[0].text.endswith("The answer: {{response}}")
-        assert template.metadata == TABLES["metadata"]["facts"], "as it is written; nothing of it is computed"
+        assert template.metadata == TABLES["metadata"], "as it is written; nothing of it is computed"
         assert template.description == template.metadata["description"]
         assert template_file.parse(FACTS) is template
 
@@ -89,12 +104,6 @@ class TestRequest:
         facts = judge(FACTS, AS_FACTS)
         template = FACTS[FACTS.index("Your job") : FACTS.index("  template_variables")]
         assert " ".join(template.split()) in " ".join(fixed(facts).split())
-        assert shown(facts) == [
-            ("user_request", "How long is the warranty?"),
-            ("context_document 1", "A warranty of two years."),
-            ("context_document 3", "Shops open at nine."),
-            ("response", "Two years."),
-        ]
         places = ("- `user_request`: ", "Your job is", "Here the task ends.", '"label"')
         order = [fixed(facts).index(part) for part in places]
         assert order == sorted(order)
@@ -107,35 +116,6 @@ class TestRequest:
             messages = [{"role": role, "content": "Weigh {{answer}} well."}, {"role": "user", "content": ""}]
             before, _, _ = fixed(judge(yaml(messages, ["answer"]))).partition("Weigh {{answer}} well.")
             assert heading in before.splitlines()[-1]
-
-    def test_a_variable_stands_for_a_part_of_the_trace(self) -> None:
-        assert {*TABLES["filled"], "doc"} == set(KNOWN), "every variable is tested"
-        for name, parts in TABLES["filled"].items():
-            assert shown(asking(name)) == [(f"{name}{ending}", text) for ending, text in parts]
-        made = judge(yaml("{{ answer }} {{ question }}", ["question", "ground_truth", "answer"]))
-        assert [name for name, _ in shown(made)] == ["question", "ground_truth", "answer"], (
-            "in the order of declaration"
-        )
-
-    def test_absent_and_planted_values(self) -> None:
-        trace = msgspec.structs.replace(FULL, expected_response=None, expected_facts=["Two years", "", "No\ncost"])
-        assert shown(asking("ground_truth"), trace) == [("ground_truth", "- Two years\n- No cost")]
-        assert shown(asking("history", "answer"), SHORT)[0] == ("history", "No earlier messages.")
-        bare = Trace(trace_id="1", service="s", output="Two years.")
-        assert shown(asking("guidelines_context"), bare) == [("guidelines_context output", "Two years.")]
-        planted = msgspec.structs.replace(FULL, input="{{ answer }}", output="{{ question }}")
-        expected = [("question", "{{ answer }}"), ("answer", "{{ question }}")]
-        assert shown(asking("question", "answer"), planted) == expected
-
-    def test_needs_and_cuts_follow_from_the_variables(self) -> None:
-        for variables, (needs, cuts) in TABLES["needs"].items():
-            made = asking(*variables.split())
-            needed = [list(each) if isinstance(each, tuple) else each for each in made.needs]
-            assert (needed, list(made.cuts)) == (needs, cuts), variables
-
-
-SUPPORTED = TABLES["supported"]["facts"]
-INVENTED = {**SUPPORTED, "excerpt": "Ten years are what you get."}
 
 
 class TestAnswers:
@@ -152,127 +132,30 @@ class TestAnswers:
         assert run(others, {**SUPPORTED, "label": "contradictory"}).reason == "out_of_range"
         assert "supported|not_supported|no_rad" in fixed(others)
 
-    def test_a_result_is_declared_as_with_instructions_or_is_that_of_a_graded_judge(self) -> None:
-        made = asking("answer", result={"integer": [0, 10], "pass_at": 7})
-        assert results(made, 8).scores == (Score("mine", 0.8, 8.0, passed=True),)
-        assert results(asking("answer"), "no").scores == (Score("mine", 0.0, 0.0, "no", passed=False),)
-        graded = asking("answer", answer={"as": "graded", "pass_at": 3})
-        assert run(graded, {"justification": "So.", "score": 3}).scores == (Score("mine", 0.5, 3.0, passed=True),)
-        assert run(graded, "score: 2\njustification: So.").scores == (Score("mine", 0.25, 2.0, passed=False),)
-        assert graded.metrics == (Metric("mine", "1..5", "3 or more", pass_at=0.5),)
-        three = asking("history", "userQuery", "modelResponse", answer={"as": "relevance_truth_completeness"})
-        scores = run(three, {"relevance": 5, "truth": 3, "completeness": 4}).scores
-        values = {"relevance": 1, "truth": 0.5, "completeness": 0.75}
-        assert {score.metric: score.value for score in scores} == values
-        assert three.metrics == catalogue()["relevance_truth_completeness"].metrics
-
-    @each_case(("form", "answer", "score", "rationale"), TABLES["own forms"].values(), ids=TABLES["own forms"])
-    def test_a_template_may_say_itself_how_to_answer(
-        self, form: Mapping[str, object], answer: object, score: Sequence[object], rationale: str | None
-    ) -> None:
-        made = asking("answer", answer={"form": "template", **form})
-        assessment = run(made, answer)
-        assert (assessment.scores, assessment.rationale) == ((Score("mine", *score),), rationale)
-        assert "no code fence" not in fixed(made)
-        ours = {key: value for key, value in form.items() if key in {"as", "pass_at"}}
-        assert made.version != asking("answer", answer=ours).version
-        assert run(made, {"outcome": "yes"}).reason == "invalid_answer"
+    def test_a_template_that_says_itself_how_to_answer_or_is_filled_inline_is_a_judge_of_its_own(self) -> None:
+        own = asking("answer", answer={"form": "template"})
+        assert "no code fence" not in fixed(own)
+        inline = asking("answer", fill="inline", answer={"form": "template"})
+        assert len({made.version for made in (own, inline, asking("answer"))}) == 3
+        for name in ("ragbench", "ragbench_sources"):
+            for form in ("ours", "template"):
+                text = fixed(asking("documents", "question", "answer", answer={"as": name, "form": form}))
+                assert ("all_relevant_sentence_keys" in text) == (form == "ours"), name
+                assert "divided into sentences, one a line" in text, name
 
     def test_the_lexical_model_answers_every_form(self) -> None:
-        for name in ("result", "yes_no", "graded", "relevance_truth_completeness", "facts_grounding"):
-            made = asking("question", "context_document", "answer", answer={"as": name})
+        for name in ("result", "yes_no", "graded", "relevance_truth_completeness", "facts_grounding", "ragbench"):
+            made = asking("question", "documents", "answer", answer={"as": name})
             for trace in (FULL, LONG):
                 assert asyncio.run(evaluate(made, trace, LexicalModel())).outcome == "scored", name
 
-    def test_ragbench_forms_show_sentences_with_keys_and_score_as_the_built_in_judges(self) -> None:
-        for name, first, text in (
-            ("ragbench", "0a. A warranty runs for two years.", "a. Two years.\nb. Ask the shop."),
-            ("ragbench_sources", "D1_S1: A warranty runs for two years.", KEYED.output),
-        ):
-            for form in ("ours", "template"):
-                made, answer = (
-                    asking("documents", "question", "answer", answer={"as": name, "form": form}),
-                    TABLES["keyed"][name],
-                )
-                (_, documents), *others = shown(made, KEYED)
-                assert documents.splitlines()[0] == first, name
-                assert others == [("question", KEYED.input), ("answer", text)], name
-                result, theirs = (run(each, answer, trace=KEYED) for each in (made, catalogue()[name]))
-                assert (result.scores, result.details) == (theirs.scores, theirs.details), name
-                assert made.needs == ("context", "input", "output"), name
-                assert ("all_relevant_sentence_keys" in fixed(made)) == (form == "ours"), name
-                assert "divided into sentences, one a line" in fixed(made), name
-                assert asyncio.run(evaluate(made, KEYED, LexicalModel())).outcome == "scored", name
-
-
-class TestInline:
-    def test_a_template_filled_inline_is_sent_to_the_letter(self) -> None:
-        trace = msgspec.structs.replace(
-            KEYED, input="How long?", output="Two {{ question }} years.\u200b", context=["A.", "B."]
-        )
-        text = 'Grade {{answer}} to {{ question }} ({{answer}}) by {{ documents }}. Answer {"result": "yes"}.'
-        filled = "Two {{ question }} years.[U+200B]"
-        expected = f'Grade {filled} to How long? ({filled}) by A.\n\nB.. Answer {{"result": "yes"}}.'
-        written = yaml(text, ["documents", "question", "answer"])
-        made, model = judge(written, INLINE), ScriptedModel(['{"result": "yes"}'])
-        assert asyncio.run(evaluate(made, trace, model)).outcome == "scored"
-        assert [request.messages for request in model.requests] == [(Message("user", expected),)]
-        assert made.settings.fill == "inline"
-        assert made.version != judge(written, {"answer": INLINE["answer"]}).version
-
-    def test_messages_of_an_inline_template_keep_their_roles_and_documents_their_requests(self) -> None:
-        user = {"role": "user", "content": "Is {{ doc }} about {{ question }}?"}
-        made = judge(yaml([{"role": "system", "content": "Be exact."}, user], ["doc", "question"]), INLINE)
-        assert [render(prompt) for prompt in made.prompts(KEYED)] == [
-            (Message("system", "Be exact."), Message("user", f"Is {text} about How long is the warranty??"))
-            for text in KEYED.context
-        ]
-
-    def test_an_inline_template_is_cut_by_what_it_really_sends(self) -> None:
-        made = judge(yaml("{{ documents }} " * 20, ["documents"]), INLINE)
-        trace = Trace(trace_id="1", service="s", output="", context=["a " * 100, "b " * 100])
-        model = ScriptedModel(['{"result": "yes"}'], ModelSettings("scripted", max_input_tokens=2000))
-        assert asyncio.run(evaluate(made, trace, model)).details == {"left_out": {"context": 1}}
-
-
-class TestOneDocument:
-    def test_a_template_about_one_document_is_asked_once_for_each_and_scores_their_mean(self) -> None:
-        made = asking("question", "doc", result={"integer": [1, 5], "pass_at": 4})
-        prompts = made.prompts(FULL)
-        assert [prompt.blocks for prompt in prompts] == [
-            (Block("question", "How long is the warranty?"), Block("doc", text))
-            for text in ("A warranty of two years.", "Shops open at nine.")
-        ]
-        assert len({prompt.fixed for prompt in prompts}) == 1
-        assessment = results(made, 5, 2)
-        assert assessment.scores == (Score("mine", 0.625, 3.5, passed=True),)
-        assert assessment.rationale == "Mean over 2 documents; not passed: rank 3."
-        assert assessment.details["documents"] == [
-            {"rank": 1, "value": 1.0, "raw": 5.0, "passed": True, "rationale": "Is 5."},
-            {"rank": 3, "id": "hours", "value": 0.25, "raw": 2.0, "passed": False, "rationale": "Is 2."},
-        ]
-        assert results(made, 3, 2).scores[0].passed is False
-        labels = asking("question", "doc", result={"labels": ["on topic", "off topic"], "pass": ["on topic"]})
-        assert results(labels, "on topic", "off topic").scores == (Score("mine", 0.5, 0.5, passed=True),)
-
-    def test_another_share_of_documents_may_be_needed(self) -> None:
-        made = asking("question", "doc", answer={"pass_share": 0.75})
-        assert results(made, "yes", "no").scores == (Score("mine", 0.5, 0.5, passed=False),)
-        rule = "yes, for at least 75% of the documents"
-        assert made.metrics == (Metric("mine", "mean over documents of 0 or 1", rule),)
-        for share, percent in ((0.995, "99.5%"), (0.07, "7%"), (1, "100%")):
-            (metric,) = asking("doc", answer={"pass_share": share}).metrics
-            assert metric.pass_rule == f"yes, for at least {percent} of the documents"
-
-    def test_documents_left_open_or_beyond_the_bound_are_in_no_figure(self) -> None:
-        made = asking("question", "doc")
-        some = results(made, "unknown", "yes")
-        assert some.scores == (Score("mine", 1.0, 1.0, passed=True),)
-        assert some.rationale == "Mean over 1 documents; left open: rank 1."
-        assert results(made, "unknown").outcome == "abstained"
+    def test_documents_beyond_a_bound_and_those_that_an_inline_template_has_no_room_for_are_left_out(self) -> None:
         many = msgspec.structs.replace(FULL, context=[f"Document {number}" for number in range(103)])
-        assessment = results(made, "yes", trace=many)
+        assessment = run(asking("question", "doc"), {"rationale": "So.", "result": "yes"}, trace=many)
         assert (len(assessment.calls), assessment.details["documents_left_out"]) == (100, 3)
+        made = judge(yaml("{{ documents }} " * 20, ["documents"]), {"fill": "inline", "answer": {"form": "template"}})
+        trace = Trace(trace_id="1", service="s", output="", context=["a " * 100, "b " * 100])
+        assert run(made, {"result": "yes"}, trace=trace, max_input_tokens=2000).details == {"left_out": {"context": 1}}
 
 
 JUDGES = {
