@@ -3,18 +3,16 @@
 import asyncio
 import json
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judge_traces import SHORT, parse, table, yes_no_text
 
 from judges.calling.evaluation import evaluate, prepared
 from judges.catalog.retrieval_relevance import JUDGE
-from judges.core.judge import AnsweredPrompt, Metric, Reading
+from judges.core.judge import Reading
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.verdict import Assessment, Score
 from judges.models.scripted import ScriptedModel, Step
@@ -32,15 +30,6 @@ ONE = (Retrieved(1, "one"),)
 
 def asked(*context: Document | str, **fields: Any) -> Trace:
     return Trace(trace_id="1", service="s", input="Which drinks?", output="o", context=list(context), **fields)
-
-
-def answers(trace: Trace, results: Sequence[str]) -> list[AnsweredPrompt]:
-    """Answer the requests on a trace in turn; each rationale is the result and the document."""
-    prompts = JUDGE.prompts(JUDGE.prepare(trace))
-    return [
-        AnsweredPrompt(prompt, {"rationale": f"{result}: {prompt.blocks[-1].value}", "result": result})
-        for prompt, result in zip(prompts, results, strict=True)
-    ]
 
 
 def scored(share: float) -> tuple[Score, ...]:
@@ -67,47 +56,6 @@ class TestPrompts:
             assessment = asyncio.run(evaluate(JUDGE, trace, model))
             assert (assessment.outcome, assessment.reason, model.requests) == ("unscored", reason, [])
             assert note is None or assessment == Assessment("unscored", "missing_input", note=note)
-
-
-class TestScoring:
-    def test_readings(self) -> None:
-        for name, (fields, results, value, rationale, details) in TABLES["readings"].items():
-            given = {"context": [], **fields, **({"spans": msgspec.to_builtins(SPANS)} if "spans" in fields else {})}
-            trace = msgspec.convert({**msgspec.to_builtins(asked()), **given}, Trace)
-            reading = JUDGE.score(trace, answers(trace, results))
-            assert reading.scores == (() if value is None else scored(value)), name
-            assert reading.rationale == rationale, name
-            assert {key: reading.details[key] for key in details} == details, name
-            assert value is None or not details or set(reading.details) == set(details), name
-
-    def test_without_a_request_it_abstains_and_further_documents_than_the_setting_allows_are_counted(self) -> None:
-        expected = Reading((), "No document was judged.", {"documents": [], "unknown": 0, "documents_missing": 1})
-        assert JUDGE.score(SHORT, []) == expected
-        judge = JUDGE.configured({"max_documents": 2})
-        trace = asked("one", " ", "two", "three", "four")
-        prompts = judge.prompts(trace)
-        assert [prompt.about.rank for prompt in prompts] == [1, 3]
-        answered = [AnsweredPrompt(prompt, {"result": "yes", "rationale": "so"}) for prompt in prompts]
-        assert judge.score(trace, answered).details["documents_left_out"] == 2
-
-    def test_the_pass_mark_is_a_setting_from_0_to_1_and_part_of_the_version(self) -> None:
-        trace = asked("a", "b", "c", "d", "e")
-        for pass_at, passed in ((0, True), (0.5, True), (0.6, True), (0.61, False), (1, False)):
-            judge = JUDGE.configured({"pass_at": pass_at})
-            (score,) = judge.score(trace, answers(trace, ["yes", "yes", "yes", "no", "no"])).scores
-            assert score == Score("precision", 0.6, 0.6, passed=passed)
-            assert judge.metrics == (Metric("precision", "0..1", f">= {pass_at:g}", pass_at=pass_at),)
-            assert (judge.version == JUDGE.version) is (pass_at == 0.5)
-        assert JUDGE.configured({}).version == JUDGE.version
-        for wrong in (-0.1, 1.1, float("nan"), "half", None, True):
-            with pytest.raises(msgspec.ValidationError):
-                JUDGE.configured({"pass_at": wrong})
-
-    def test_the_heuristic_looks_for_the_words_of_the_question(self) -> None:
-        for document, result, share in (("Of all drinks, tea.", "yes", 100), ("Soap.", "no", 0)):
-            (prompt,) = JUDGE.prompts(asked(document))
-            text = f"Let's think step by step. {share}% of the words of the question appear in the document."
-            assert JUDGE.heuristic(asked("Something else."), prompt) == {"rationale": text, "result": result}
 
 
 NO_ANSWER = {
@@ -144,6 +92,8 @@ class TestPipeline:
         assert self.judged(5, {1}, step, max_missing=0).reason == reason
         assert self.judged(10, {1, 2, 3}, step, max_missing=0.3).outcome == "scored"
         assert self.judged(3, {0, 1, 2}, step, max_missing=1).reason == reason
+        nothing = Reading((), "No document was judged.", {"documents": [], "unknown": 0, "documents_missing": 1})
+        assert JUDGE.score(SHORT, []) == nothing
         # A failure of the endpoint is none of one document.
         assert self.judged(10, {1}, Step(failure="rate_limited")).reason == "rate_limited"
 

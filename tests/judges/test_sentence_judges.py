@@ -164,16 +164,6 @@ def entries(case: Case) -> st.SearchStrategy[list[dict[str, object]]]:
 
 
 class TestScore:
-    @each_form
-    def test_completeness_has_no_value_where_nothing_is_relevant_unless_one_is_configured(self, case: Case) -> None:
-        text = answer([case.good], all_utilized_sentence_keys=["0a", "D1_S1"])
-        assert "completeness" not in figures(scored(case.judge, ASKED, text))
-        for value in (1.0, 0.0):
-            reading = scored(case.judge.configured({"empty_completeness": value}), ASKED, text)
-            assert figures(reading)["completeness"] == value
-        with pytest.raises(ValueError, match="empty_completeness"):
-            case.judge.configured({"empty_completeness": 2.0})
-
     @given(st.data())
     def test_values_lie_on_their_scales_with_any_keys(self, data: st.DataObject) -> None:
         case = data.draw(st.sampled_from(list(CASES.values())))
@@ -188,13 +178,6 @@ class TestScore:
         assert tuple(figures(reading)) == tuple(name for name in case.judge.metric_names if name not in without)
         assert all(0.0 <= value <= 1.0 for value in figures(reading).values())
         assert json.dumps(reading.details).encode()
-
-    @each_form
-    def test_rationales_are_those_of_the_model_and_details_hold_no_text_of_the_trace(self, case: Case) -> None:
-        reading = scored(case.judge, ASKED, answer([case.good], all_relevant_sentence_keys=["0b", "D1_S2"]))
-        assert reading.rationale == "All is said there."
-        assert [score.rationale for score in reading.scores] == ["Document one helps.", None, None, None]
-        assert "is here" not in json.dumps(reading.details)
 
     @pytest.mark.parametrize("name", CASES)
     def test_details_of_each_answer(self, name: str) -> None:
@@ -235,13 +218,6 @@ class TestHeuristic:
             assessment = asyncio.run(evaluate(case.judge, trace([text, text], text), LexicalModel()))
             assert (assessment.outcome, assessment.reason) == ("scored", None), text[:20]
 
-    def test_names_the_compared_counts(self) -> None:
-        for name, context, output, expected in TABLES["guesses"]:
-            asked = msgspec.structs.replace(trace(context, output), input="How long is the warranty?")
-            judge = CASES[name].judge
-            (prompt,) = judge.prompts(asked)
-            assert json.loads(json.dumps(judge.heuristic(asked, prompt))) == expected
-
 
 class TestKeys:
     def test_a_cut_leaves_the_remaining_sentences_as_the_whole(self) -> None:
@@ -252,30 +228,6 @@ class TestKeys:
         reading = scored(ragbench.JUDGE, fitted.trace, answer(all_relevant_sentence_keys=["0a", "2a"]))
         assert figures(reading)["relevance"] == 1 / 2
         assert (reading.details["document_sentences"], reading.details["fabricated_evidence"]) == (2, 1)
-
-    def test_ids_replace_numbers_where_configured_and_when_all_of_them_serve(self) -> None:
-        plain = ragbench_sources.JUDGE
-        named = plain.configured({"document_ids": True})
-
-        def keys(judge: Judge, documents: Sequence[Document | str]) -> list[str]:
-            (prompt,) = judge.prompts(trace(documents))
-            lines = prompt.blocks[1].value.split("\n")
-            assert [line.split(": ")[0] for line in lines] == list(prompt.about.sentences)
-            return list(prompt.about.sentences)
-
-        def with_ids(*ids: str | None) -> list[Document]:
-            return [Document(f"Text {rank}.", id=each) for rank, each in enumerate(ids, 1)]
-
-        assert keys(plain, with_ids("manual", "faq")) == ["D1_S1", "D2_S1"]
-        for ids, expected in TABLES["ids"]:
-            assert keys(named, with_ids(*ids)) == expected, ids
-        documents = [Document("One is here. Two is here.", id="x"), Document("Three is here.", id="x_S1")]
-        assert keys(named, documents) == ["x_S1", "x_S2", "x_S1_S1"]
-        text = answer([of_source("MANUAL_s1.")], all_relevant_sentence_keys=["manual_S1", "D1_S1"])
-        details = scored(named, trace(with_ids("Manual", "faq")), text).details
-        assert (details["relevant"], details["fabricated_evidence"]) == (["Manual_S1"], 1)
-        assert details["sentence_support"] == [{"sentence_key": "Manual_S1", "is_supported": True}]
-        assert named.version != plain.version == plain.configured({"document_ids": False}).version
 
 
 def lines(count: int) -> str:
@@ -376,13 +328,6 @@ class TestFacts:
         assert outcome(V2.read, line("A.", "contradictory")) == "OffMenuError"
         assert outcome(V2.read, '{"sentence": "A.", "rationale": "r", "excerpt": null}') == "InvalidAnswerError"
 
-    def test_the_label_sets_are_judges_of_their_own_and_others_are_refused(self) -> None:
-        assert JUDGE.configured({"labels": "v1"}).version == JUDGE.version
-        assert JUDGE.configured({"labels": "v2"}).version == V2.version != JUDGE.version
-        for values in ({"labels": "v3"}, {"label": "v1"}, {"min_covered": 1.5}):
-            with pytest.raises(msgspec.ValidationError):
-                JUDGE.configured(values)
-
     def test_values_rationale_and_details_of_lines(self) -> None:
         for name, (fields, lines, expected, rationale, counted) in GROUNDING["scores"].items():
             trace = msgspec.convert({**msgspec.to_builtins(TRACE), **fields}, Trace)
@@ -480,17 +425,6 @@ class TestCoverage:
 
 
 class TestHeuristicOfFacts:
-    @each_case(("judge", "lacking"), [(JUDGE, "unsupported"), (V2, "not_supported")], ids=["v1", "v2"])
-    def test_labels_each_sentence_by_its_words(self, judge: Judge, lacking: str) -> None:
-        output = "Hello! All devices have two years of warranty. It costs 20 EUR. Shipping abroad is free. Any more?"
-        labels = ["no_rad", "supported", lacking, lacking, "no_rad"]
-        for text, expected in ((output, labels), ("\u3000", ["no_rad"])):
-            trace = msgspec.structs.replace(TRACE, output=text)
-            answer = judge.read(str(judge.heuristic(trace, judge.prompts(trace)[0])))
-            assert [each.label for each in answer] == expected
-            found = "All devices come with a warranty of two years."
-            assert [each.excerpt for each in answer] == [found if label == "supported" else None for label in expected]
-
     def test_its_excerpts_are_found_and_its_sentences_are_those_of_the_answer(self) -> None:
         for trace in [SHORT, LONG, *(trace for trace in all_samples() if JUDGE.missing(trace) is None)]:
             details = asyncio.run(evaluate(JUDGE, trace, LexicalModel())).details

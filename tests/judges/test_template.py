@@ -3,19 +3,17 @@
 import asyncio
 import itertools
 import json
-from pathlib import Path
 
 import msgspec
 from attacks import LIGHT
 from families import FACTS, asking, judge, yaml
-from judge_traces import LONG, SHORT, in_loop, parse, table, told
+from judge_traces import LONG, in_loop, parse, table
 from support.cases import each_case
-from support.tables import check_golden
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
-from judges.core.prompt import Block, neutralise, render
+from judges.core.prompt import Block, neutralise
 from judges.core.verdict import Assessment
 from judges.custom import template_file
 from judges.custom.template import KNOWN, metadata_of
@@ -27,8 +25,7 @@ from tracejudge import Trace
 
 TABLES = table("templates")
 AS_FACTS = {"answer": {"as": "facts_grounding"}}
-TRACES = {**{name: msgspec.convert(fields, Trace) for name, fields in TABLES["traces"].items()}, "short": SHORT}
-FULL = TRACES["full"]
+FULL = msgspec.convert(TABLES["full"], Trace)
 SUPPORTED = TABLES["supported"]
 INVENTED = {**SUPPORTED, "excerpt": "Ten years are what you get."}
 
@@ -41,27 +38,6 @@ def run(judge: Judge, *answers: object, trace: Trace = FULL, **settings: int) ->
 def fixed(made: Judge) -> str:
     (text,) = made.fixed_parts
     return text
-
-
-def test_scenes_are_those_of_the_golden_file() -> None:
-    """What each template needs and sends, beside its fixed part, and what its answers mean."""
-    written = []
-    for name, row in TABLES["scenes"].items():
-        variables = row["variables"].split()
-        template = row.get("template", " ".join(f"{{{{{variable}}}}}" for variable in variables))
-        made = judge(yaml(template, variables), row.get("table"))
-        trace = TRACES[row.get("trace", "full")]
-        trace = msgspec.convert({**msgspec.to_builtins(trace), **row.get("changes", {})}, Trace)
-        metrics = " ".join(f"{metric.name} ({metric.scale}; {metric.passes})" for metric in made.metrics)
-        written.append(f"## {name}\nneeds {made.needs} cuts {made.cuts} gives {metrics}")
-        for prompt in made.prompts(trace):
-            assert prompt.fixed in {*made.fixed_parts, ""}, name
-            shown = [message for message in render(prompt) if message.content not in made.fixed_parts]
-            written += [f"{message.role}: {message.content}" for message in shown]
-        written += [told((), run(made, *answers, trace=trace)) for answers in row.get("answers", ())]
-    check_golden(Path(__file__).with_name("golden_templates.txt"), "\n".join(written) + "\n")
-    named = " ".join(row["variables"] for row in TABLES["scenes"].values())
-    assert set(named.split()) == set(KNOWN), "every variable is tested"
 
 
 class TestFiles:

@@ -113,11 +113,6 @@ def content(asked: TraceToolbox | Trace, name: str = "get_root_span", /, **argum
     return decoded
 
 
-def listed(*spans: Span) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = ask(trace(*spans), "list_spans")["spans"]
-    return rows
-
-
 def test_replies_are_those_of_the_golden_file() -> None:
     """The golden file has the replies of each scene, to wrong calls, and to searches in any form of escapes."""
     written = []

@@ -1,0 +1,140 @@
+"""Judges by scenes, settings and guidance: what is needed and shown beside the fixed part, and what answers mean.
+
+The tables are in ``data/scenes.json`` and ``data/guesses.json``; the results, with the guesses of the heuristics, in
+golden files.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from families import JUDGES, judge, yaml
+from judge_traces import ASKING, LONG, SHORT, table, told
+from support.tables import check_golden
+
+from judges.calling.evaluation import evaluate
+from judges.core.judge import AnsweredPrompt, Judge
+from judges.core.model import ModelSettings
+from judges.core.prompt import MATERIAL_RULES, render
+from judges.custom import DefinitionError, define
+from judges.custom.template import KNOWN
+from judges.models.scripted import ScriptedModel
+from judges.registry import catalogue, load_judges
+from tracejudge import Trace
+
+TABLES = table("scenes")
+TRACES = {"short": SHORT, "long": LONG, **{name: msgspec.convert(row, Trace) for name, row in TABLES["traces"].items()}}
+ROOMY = ModelSettings("scripted", model="scripted")
+
+
+def judge_of(row: Mapping[str, Any]) -> Judge:
+    """Make a judge of a template with these variables, of a definition in words, or of the catalogue with settings."""
+    if "variables" in row:
+        variables = row["variables"].split()
+        template = row.get("template", " ".join(f"{{{{{variable}}}}}" for variable in variables))
+        return judge(yaml(template, variables), row.get("table"))
+    if "define" in row:
+        return define("mine", row["define"])
+    return JUDGES[row["judge"]].configured(row.get("settings", {}))
+
+
+def trace_of(name: str, changes: Mapping[str, Any]) -> Trace:
+    return msgspec.convert({**msgspec.to_builtins(TRACES[name]), **changes}, Trace)
+
+
+def test_scenes_are_those_of_the_golden_file() -> None:
+    written, before = [], list[str]()
+    for name, row in TABLES["scenes"].items():
+        made, trace = judge_of(row), trace_of(row.get("trace", "full"), row.get("changes", {}))
+        metrics = [f"{each.name} ({each.scale}; {each.passes}; {each.pass_at})" for each in made.metrics]
+        written.append(f"## {name}\nneeds {made.needs} cuts {made.cuts} gives {' '.join(metrics)}")
+        prepared = made.prepare(trace)
+        if missing := made.missing(prepared):
+            written.append(f"missing: {missing}")
+        if row.get("fixed"):
+            written += made.fixed_parts
+        shown = []
+        for prompt in made.prompts(prepared):
+            assert prompt.fixed in {*made.fixed_parts, ""}, name
+            shown += [f"{sent.role}: {sent.content}" for sent in render(prompt) if sent.content not in made.fixed_parts]
+        written += ["shows the same"] if shown == before else shown
+        before = shown
+        for answers in row.get("answers", ()):
+            texts = [answer if isinstance(answer, str) else json.dumps(answer) for answer in answers]
+            written.append(told((), asyncio.run(evaluate(made, trace, ScriptedModel(texts, ROOMY)))))
+    check_golden(Path(__file__).with_name("golden_scenes.txt"), "\n".join(written) + "\n")
+    variables = " ".join(row.get("variables", "") for row in TABLES["scenes"].values())
+    assert set(variables.split()) == set(KNOWN), "every variable of templates is tested"
+
+
+def test_guesses_of_the_heuristics_are_those_of_the_golden_file() -> None:
+    written = []
+    for name, row in table("guesses").items():
+        made = judge_of({"judge": name, **row})
+        written.append(f"## {name}")
+        for changes in row["traces"]:
+            trace = made.prepare(trace_of(row["trace"], changes))
+            guesses = [made.heuristic(trace, prompt) for prompt in made.prompts(trace)]
+            written.append(f"{json.dumps(changes, ensure_ascii=False)}\n  {json.dumps(guesses, ensure_ascii=False)}")
+    text = "\n".join(written).encode("utf-8", "replace").decode()
+    check_golden(Path(__file__).with_name("golden_guesses.txt"), f"{text}\n")
+
+
+def test_settings_have_a_version_of_their_own_if_they_say_something_else_and_wrong_ones_are_refused() -> None:
+    for name, rows in TABLES["settings"].items():
+        judge = JUDGES[name]
+        assert {judge.configured(values).version for values in rows["default"]} == {judge.version}, name
+        groups = [{judge.configured(values).version for values in group} for group in rows["others"]]
+        assert [len(versions) for versions in groups] == [1] * len(groups), name
+        assert len({judge.version, *(version for versions in groups for version in versions)}) == 1 + len(groups), name
+        for group in rows["others"]:
+            assert judge.configured(group[0]).configured({}).version == judge.version, name
+        for values in rows["refused"]:
+            with pytest.raises(msgspec.ValidationError):
+                judge.configured(values)
+
+
+RULE = "A changed date fails."
+DATED = trace_of("plain", {"input": "When?", "context": ["It is on Monday."], "expected_response": "Monday."})
+
+
+class TestGuidance:
+    def test_guidance_stands_before_the_form_of_the_answer_in_every_built_in_judge(self) -> None:
+        for name, base in ASKING.items():
+            plain, guided = (define(name, {"based_on": name, "guidance": rules}) for rules in ([], [RULE]))
+            assert (plain.version, plain.fixed_parts) == (base.version, base.fixed_parts), name
+            assert guided.version != base.version, name
+            for before, after in zip(base.fixed_parts, guided.fixed_parts, strict=True):
+                assert f"1. {RULE}\n\n{MATERIAL_RULES}" in after, name
+                assert not after.startswith("Guidance"), name
+                assert after.endswith(before.rpartition(MATERIAL_RULES)[2]), name
+            trace = base.prepare(DATED)
+            if not base.missing(trace):
+                pairs = zip(base.prompts(trace), guided.prompts(trace), strict=True)
+                assert all(each.blocks == other.blocks and RULE in other.fixed for each, other in pairs), name
+
+    def test_a_judge_based_on_another_takes_its_place_or_has_a_name_of_its_own(self) -> None:
+        configured = load_judges({"groundedness": {"based_on": "groundedness", "guidance": [RULE]}})
+        assert RULE in configured["groundedness"].fixed_parts[0]
+        assert len(configured) == len(catalogue())
+        strict = load_judges({"strict": {"based_on": "ragbench", "settings": {"empty_completeness": 1.0}}})["strict"]
+        assert strict.metric_names == catalogue()["ragbench"].metric_names
+        assert strict.settings.empty_completeness == 1.0
+        own = define("own", {"based_on": "groundedness", "model": "large", "temperature": 0.5})
+        assert (own.metric_names, own.model, own.temperature) == (("own",), "large", 0.5)
+        (prompt,) = own.prompts(DATED)
+        reading = own.score(DATED, [AnsweredPrompt(prompt, own.read('{"rationale": "r", "result": "yes"}'))])
+        assert [(score.metric, score.passed) for score in reading.scores] == [("own", True)]
+        with pytest.raises(DefinitionError, match="groundedness is the name of a built-in judge"):
+            load_judges({"groundedness": {"based_on": "faithfulness"}})
+
+    def test_judges_in_words_have_guidance_too(self) -> None:
+        choosing = {"custom_prompt": "Is {{ outputs }} [[polite]] or [[rude]]?", "pass": ["polite"]}
+        for words in ({"instructions": "Is {{ outputs }} polite?"}, choosing):
+            judge = define("polite", {**words, "guidance": [RULE, "B\n c"]})
+            assert f"1. {RULE}\n2. B c\n\n{MATERIAL_RULES}" in judge.fixed_parts[0]
+        assert RULE in define("steps", {"instructions": "Does {{ trace }} loop?", "guidance": [RULE]}).fixed_parts[0]
