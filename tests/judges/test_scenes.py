@@ -4,8 +4,8 @@ The tables are in ``data/scenes.json`` and ``data/guesses.json``; the results, w
 golden files.
 """
 
-import asyncio
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 from families import JUDGES, judge, yaml
-from judge_traces import ASKING, LONG, SHORT, table, told
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from judge_traces import ASKING, LONG, SHORT, in_loop, misread, outcome, table, told
 from support.tables import check_golden
 
 from judges.calling.evaluation import evaluate
@@ -22,7 +24,10 @@ from judges.core.model import ModelSettings
 from judges.core.prompt import MATERIAL_RULES, render
 from judges.custom import DefinitionError, define
 from judges.custom.template import KNOWN
+from judges.forms.graded import grade, read
 from judges.models.scripted import ScriptedModel
+from judges.parsing.answer import AnswerError
+from judges.parsing.sentences import shape
 from judges.registry import catalogue, load_judges
 from tracejudge import Trace
 
@@ -63,9 +68,11 @@ def test_scenes_are_those_of_the_golden_file() -> None:
             shown += [f"{sent.role}: {sent.content}" for sent in render(prompt) if sent.content not in made.fixed_parts]
         written += ["shows the same"] if shown == before else shown
         before = shown
-        for answers in row.get("answers", ()):
+        rows = row.get("answers", {})
+        for what, answers in rows.items() if isinstance(rows, dict) else enumerate(rows):
             texts = [answer if isinstance(answer, str) else json.dumps(answer) for answer in answers]
-            written.append(told((), asyncio.run(evaluate(made, trace, ScriptedModel(texts, ROOMY)))))
+            assessment = in_loop(evaluate(made, trace, ScriptedModel(texts, ROOMY)))
+            written.append(f"# {what}\n{told((), assessment)}")
     check_golden(Path(__file__).with_name("golden_scenes.txt"), "\n".join(written) + "\n")
     variables = " ".join(row.get("variables", "") for row in TABLES["scenes"].values())
     assert set(variables.split()) == set(KNOWN), "every variable of templates is tested"
@@ -96,6 +103,56 @@ def test_settings_have_a_version_of_their_own_if_they_say_something_else_and_wro
         for values in rows["refused"]:
             with pytest.raises(msgspec.ValidationError):
                 judge.configured(values)
+
+
+GRADED = table("graded")
+
+
+def test_the_shape_of_a_text_is_known() -> None:
+    cases = {**GRADED["shapes"], "[" * 100_000: "plain text"}
+    assert {text: shape(text) for text in cases} == cases
+
+
+LINES = "score: 4\njustification: It is so."
+one_line = st.text().map(lambda text: " ".join(text.split()))
+
+
+def graded(score: int = 4, justification: str = "It is so.") -> Mapping[str, object]:
+    return {"justification": justification, "score": score}
+
+
+class TestReadingOfGrades:
+    def test_each_answer_is_read_as_meant_or_refused(self) -> None:
+        for kind in ("object", "lines", "object and lines"):
+            assert misread(read, GRADED[kind]) == {}, kind
+
+    @given(st.integers(), one_line)
+    @settings(deadline=None)
+    def test_two_lines_are_read_whatever_the_justification_says(self, score: int, said: str) -> None:
+        assume(said.strip(" `*") == said != "" and "{" not in said)
+        text = f"score: {score}\njustification: {said}"
+        if 1 <= score <= 5:
+            assert read(text) == graded(score, said)
+        else:
+            with pytest.raises(AnswerError):
+                read(text)
+
+    def test_errors_name_keys_and_forms_but_no_text(self) -> None:
+        for text, error in GRADED["errors"].items():
+            with pytest.raises(AnswerError) as caught:
+                read(text)
+            assert str(caught.value) == error
+
+    def test_a_share_becomes_a_grade(self) -> None:
+        cases = {0.0: 1, 0.19: 1, 0.2: 2, 0.4: 3, 0.6: 4, 0.79: 4, 0.8: 5, 1.0: 5}
+        assert {share: grade(share) for share in cases} == cases
+
+    def test_long_texts_without_an_answer_are_given_up_within_a_second(self) -> None:
+        pairs = "score: 5\njustification: {\n" * 2_400 + "score: 1"
+        for text in ("score: 5\nscore: 4\n" * 3_500, pairs, "justification " * 4_500, LINES * 9_000):
+            began = time.thread_time()
+            assert outcome(read, text) == "InvalidAnswerError"
+            assert time.thread_time() - began < 1, text[:20]
 
 
 RULE = "A changed date fails."
