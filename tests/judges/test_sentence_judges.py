@@ -19,9 +19,8 @@ from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
 from judges.catalog import ragbench, ragbench_sources
-from judges.catalog.facts_grounding import JUDGE, Settings, make
+from judges.catalog.facts_grounding import JUDGE
 from judges.core.judge import AnsweredPrompt, Judge, Reading
-from judges.core.verdict import Score
 from judges.forms.document_support import Shares, shares, weights
 from judges.forms.sentence_labels import Line
 from judges.models.lexical import LexicalModel
@@ -179,28 +178,6 @@ class TestScore:
         assert all(0.0 <= value <= 1.0 for value in figures(reading).values())
         assert json.dumps(reading.details).encode()
 
-    @pytest.mark.parametrize("name", CASES)
-    def test_details_of_each_answer(self, name: str) -> None:
-        """Sentences 0a, 0b and 1a or 2a, or D1_S1, D1_S2 and D3_S1, of the documents; a and b of the answer."""
-        blank = [" "] * (name == "ragbench_sources")
-        asked = trace(["One is here. Two is here.", *blank, "Three is here."], "First it says. Then it says.")
-        for what, (rows, changes, expected) in TABLES[name].items():
-            said = answer([CASES[name].entry(*row) for row in rows], **changes)
-            reading = scored(CASES[name].judge, asked, said)
-            details: Any = reading.details
-            for each in details["sentence_support"]:
-                assert each.get("explanation") == (None if list(each.values())[-1] is True else "It says so."), what
-            support = [
-                [value for key, value in each.items() if key != "explanation"] for each in details["sentence_support"]
-            ]
-            found = {**details, "support": support, "values": [score.value for score in reading.scores]}
-            assert {key: found[key] for key in expected} == expected, what
-            *others, adherence = reading.scores
-            holds = bool(said["overall_supported"])
-            label = "supported" if holds else "unsupported"
-            assert adherence == Score("adherence", holds, holds, label, passed=holds), what
-            assert {(score.passed, score.label, score.raw == score.value) for score in others} == {(None, None, True)}
-
 
 class TestHeuristic:
     @each_form
@@ -284,7 +261,6 @@ class TestFormulas:
 
 
 GROUNDING = table("facts_grounding")
-V2 = make(Settings(labels="v2"))
 TRACE = Trace(
     trace_id="1",
     service="s",
@@ -292,30 +268,13 @@ TRACE = Trace(
     output="Hello! The warranty runs for two years. It covers the battery.",
     context=["All devices come with a warranty of two years.", "Batteries are not covered by it."],
 )
-HELLO = ("Hello!", "no_rad", "A greeting.", None)
+HELLO = ("Hello!", "no_rad")
 YEARS = ("The warranty runs for two years.", "supported", "The length is given.", "a warranty of two years")
-BATTERY = ("It covers the battery.", "contradictory", "It does not.", "Batteries are not covered by it.")
-SILENT = ("It covers the battery.", "unsupported", "Nothing is said.", None)
-COUNTED = ("check_differs", "fabricated_evidence", "missing_evidence", "uncovered_sentences")
-COUNTED += ("invented_sentences", "repeated_sentences")
-"""What the details count."""
+SILENT = ("It covers the battery.", "unsupported")
 
 
 def line(sentence: str, label: str, rationale: str = "r", excerpt: object = None) -> str:
     return json.dumps({"sentence": sentence, "label": label, "rationale": rationale, "excerpt": excerpt})
-
-
-def read_and_score(
-    *lines: tuple[str, str, str, str | None], judge: Judge = JUDGE, trace: Trace = TRACE
-) -> tuple[list[float], Reading, Mapping[str, Any]]:
-    """Read lines as a model writes them, and score them; return the values, the reading and its details."""
-    answer = judge.read("\n".join(line(*each) for each in lines))
-    reading = judge.score(trace, [AnsweredPrompt(judge.prompts(trace)[0], answer)])
-    names = ("grounded", "supported_share")
-    for name, score in zip(names, reading.scores, strict=False):
-        passed = bool(score.value) if name == "grounded" else None
-        assert score == Score(name, score.value, score.value, passed=passed)
-    return [score.value for score in reading.scores], reading, reading.details
 
 
 class TestFacts:
@@ -323,37 +282,13 @@ class TestFacts:
         for name, (text, expected) in GROUNDING["lines"].items():
             found = outcome(JUDGE.read, text)
             assert found == (expected if isinstance(expected, str) else (Line(*expected),)), name
-        of_v2 = V2.read(line("A.", "NOT_SUPPORTED") + line("B.", "no_rad"))
-        assert [each.label for each in of_v2] == ["not_supported", "no_rad"]
-        assert outcome(V2.read, line("A.", "contradictory")) == "OffMenuError"
-        assert outcome(V2.read, '{"sentence": "A.", "rationale": "r", "excerpt": null}') == "InvalidAnswerError"
 
-    def test_values_rationale_and_details_of_lines(self) -> None:
-        for name, (fields, lines, expected, rationale, counted) in GROUNDING["scores"].items():
-            trace = msgspec.convert({**msgspec.to_builtins(TRACE), **fields}, Trace)
-            values, reading, details = read_and_score(*lines, trace=trace)
-            assert expected in (None, values), name
-            assert rationale in (None, reading.rationale), name
-            assert {key: details[key] for key in counted} == counted, name
-        _, reading, details = read_and_score(YEARS, (*BATTERY[:3], "Batteries are never covered."))
-        assert "unsupported: 1" in (reading.rationale or "")
-        left_out = read_and_score(HELLO, YEARS, ("Shipping is free.", "unsupported", "r", None))[2]
-        assert (len(left_out["sentences"]), {*left_out}) == (2, {*COUNTED, "grounded_as_labelled", "sentences"})
-        of_v2 = (HELLO, (*YEARS[:3], "an invented excerpt"), (SILENT[0], "not_supported", "r", "x"))
-        values, _, details = read_and_score(*of_v2, judge=V2)
-        labels = [entry["label"] for entry in details["sentences"]]
-        assert (values, labels) == ([0.0, 0.0], ["no_rad", "not_supported", "not_supported"])
-        assert (details["grounded_as_labelled"], details["fabricated_evidence"]) == (False, 1)
-
-    def test_the_reason_of_every_sentence_that_does_not_pass_is_kept_within_bounds(self) -> None:
-        four = msgspec.structs.replace(TRACE, output=" ".join((HELLO[0], SILENT[0], YEARS[0], "It covers it all.")))
-        lines = [(SILENT[0], "unsupported", "r" * 600, None), HELLO, YEARS, ("It covers it all.", *BATTERY[1:])]
-        kept = [entry.get("rationale") for entry in read_and_score(*lines, trace=four)[2]["sentences"]]
-        assert kept == [f"{'r' * 499}\u2026", None, None, BATTERY[2]]
+    def test_the_reasons_of_sentences_that_do_not_pass_are_kept_within_bounds(self) -> None:
         sentences = [f"Sentence number {number}." for number in range(200)]
         trace = msgspec.structs.replace(TRACE, output=" ".join(sentences))
-        long = [(sentence, "unsupported", "r" * 600, None) for sentence in sentences]
-        entries = read_and_score(*long, trace=trace)[2]["sentences"]
+        answer = JUDGE.read("\n".join(line(sentence, "unsupported", "r" * 600) for sentence in sentences))
+        reading = JUDGE.score(trace, [AnsweredPrompt(JUDGE.prompts(trace)[0], answer)])
+        entries: Any = reading.details["sentences"]
         assert len(entries) == 200
         assert sum(len(entry.get("rationale", "")) for entry in entries) == 20_000
 
@@ -371,16 +306,6 @@ class TestCoverage:
         except InvalidAnswerError as error:
             return type(error).__name__
         return "whole"
-
-    def test_what_lines_leave_out_and_add_is_counted(self) -> None:
-        def counted(*sentences: str, trace: Trace = TRACE) -> list[int]:
-            details = read_and_score(*((each, "no_rad", "r", None) for each in sentences), trace=trace)[2]
-            return [details["uncovered_sentences"], details["invented_sentences"]]
-
-        for name, (sentences, *expected) in GROUNDING["covered"].items():
-            assert counted(*sentences) == expected, name
-        items = msgspec.structs.replace(TRACE, output="Steps:\n\n1. Open the app.\n2. Choose a device.\n- Wait.")
-        assert counted("Steps:", "Open the app.", "Choose a device.", "Wait.", trace=items) == [0, 0]
 
     def test_an_answer_that_leaves_words_out_is_incomplete_but_for_courtesies_in_ten_languages(self) -> None:
         for name, (sentences, output, is_complete) in GROUNDING["complete"].items():
@@ -428,4 +353,8 @@ class TestHeuristicOfFacts:
     def test_its_excerpts_are_found_and_its_sentences_are_those_of_the_answer(self) -> None:
         for trace in [SHORT, LONG, *(trace for trace in all_samples() if JUDGE.missing(trace) is None)]:
             details = asyncio.run(evaluate(JUDGE, trace, LexicalModel())).details
-            assert {details[name] for name in COUNTED} == {0}
+            counts = {
+                name for name, value in details.items() if isinstance(value, int) and name != "grounded_as_labelled"
+            }
+            assert {details[name] for name in counts} == {0}
+            assert len(counts) == 6
