@@ -4,6 +4,7 @@ The tables are in ``data/scenes.json`` and ``data/guesses.json``; the results, w
 golden files.
 """
 
+import itertools
 import json
 import time
 from collections.abc import Mapping
@@ -13,19 +14,23 @@ from typing import Any
 
 import msgspec
 import pytest
-from families import JUDGES, judge, yaml
+from attacks import LIGHT
+from families import FACTS, JUDGES, asking, judge, yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from judge_traces import ASKING, LONG, SHORT, in_loop, misread, outcome, table, told
+from judge_traces import ASKING, LONG, SHORT, in_loop, misread, outcome, parse, table, told
+from support.cases import each_case
 from support.tables import check_golden
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import AnsweredPrompt, Judge
 from judges.core.model import ModelSettings
-from judges.core.prompt import MATERIAL_RULES, render
-from judges.custom import DefinitionError, define
-from judges.custom.template import KNOWN
+from judges.core.prompt import MATERIAL_RULES, Block, neutralise, render
+from judges.custom import DefinitionError, define, template_file
+from judges.custom.template import KNOWN, metadata_of
+from judges.custom.template_file import Part, TemplateFile
 from judges.forms.graded import grade, read
+from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from judges.parsing.answer import AnswerError
 from judges.parsing.sentences import shape
@@ -39,6 +44,8 @@ ROOMY = ModelSettings("scripted", model="scripted")
 
 def judge_of(row: Mapping[str, Any]) -> Judge:
     """Make a judge of a template with these variables, of a definition in words, or of the catalogue with settings."""
+    if "file" in row:
+        return judge(FACTS, row["table"])
     if "variables" in row:
         variables = row["variables"].split()
         template = row.get("template", " ".join(f"{{{{{variable}}}}}" for variable in variables))
@@ -197,3 +204,95 @@ class TestGuidance:
             judge = define("polite", {**words, "guidance": [RULE, "B\n c"]})
             assert f"1. {RULE}\n2. B c\n\n{MATERIAL_RULES}" in judge.fixed_parts[0]
         assert RULE in define("steps", {"instructions": "Does {{ trace }} loop?", "guidance": [RULE]}).fixed_parts[0]
+
+
+FACTS_FORM = {"answer": {"as": "facts_grounding"}}
+FULL = TRACES["full"]
+BY_TEMPLATE = {
+    "as facts": judge(FACTS, FACTS_FORM),
+    "as facts in its own form": judge(FACTS, {"answer": {"as": "facts_grounding", "form": "template"}}),
+    "all but references": asking(*(name for name in KNOWN if name not in {"doc", "ground_truth", "expected_output"})),
+    "graded in its own form": asking("history", "answer", answer={"as": "graded", "form": "template"}),
+    "three grades": asking("history", "input", "output", answer={"as": "relevance_truth_completeness"}),
+    "one document": asking("question", "doc", result="boolean"),
+}
+
+
+class TestTemplateFiles:
+    def test_the_published_form_is_read_once(self) -> None:
+        template = template_file.parse(FACTS)
+        assert template.variables == ("user_request", "context_document", "response")
+        assert [part.role for part in template.parts] == [None]
+        assert template.parts[0].text.startswith("Your job is to see")
+        assert template.parts[0].text.endswith("The answer: {{response}}")
+        assert template.metadata == TABLES["metadata"], "as it is written; nothing of it is computed"
+        assert template.description == template.metadata["description"]
+        assert template_file.parse(FACTS) is template
+
+    def test_a_template_is_a_text_or_a_list_of_messages(self) -> None:
+        messages = [{"role": "system", "content": " Be strict. "}, {"role": "user", "content": "Look at {{ answer }}."}]
+        parts = (Part("system", "Be strict."), Part("user", "Look at {{ answer }}."))
+        assert template_file.parse(yaml(messages, ["answer"])) == TemplateFile(parts, ("answer",), {})
+        unused = template_file.parse(yaml("Look at {{answer}}.", ["question", "answer"]))
+        assert unused.variables == ("question", "answer"), "a variable that is declared and not used is kept"
+        text = 'Answer {"result": "yes"} about {{{answer}}}, as in {"a": {"b": 1}} or {x}.'
+        assert template_file.parse(yaml(text, ["answer"])).parts[0].text == text, "other braces may stand there"
+        extra = {"client_parameters": {"model": "m", "stop": ["x"]}, "custom_data": [1], "input_schema": {"a": None}}
+        assert template_file.parse(yaml("{{answer}}", ["answer"], **extra)).variables == ("answer",)
+
+    def test_metadata_may_say_nothing_is_shown_in_a_line_and_halves_of_a_character_are_joined_or_replaced(self) -> None:
+        start = "prompt:\n  template: '{{answer}}'\n  template_variables: [answer]\n"
+        texts = [yaml("{{answer}}", ["answer"]), *(f"{start}  metadata: {nothing}\n" for nothing in ("null", "~", ""))]
+        assert [template_file.parse(text).metadata for text in texts] == [{}] * 4
+        described = yaml("{{answer}}", ["answer"], metadata={"description": "Is it\nso?\x9b2J"})
+        assert template_file.parse(described).description == "Is it so?[U+009B]2J"
+        text = yaml("Is {{answer}} \U0001f642?", ["answer"], metadata={"author": "\U0001f642", "half": "\ud83d!"})
+        assert "\\ud83d\\ude42" in text
+        template = template_file.parse(text)
+        assert template.parts[0].text == "Is {{answer}} \U0001f642?"
+        assert template.metadata == {"author": "\U0001f642", "half": "\ufffd!"}
+
+
+class TestTemplates:
+    def test_a_template_that_says_itself_how_to_answer_or_is_filled_inline_is_a_judge_of_its_own(self) -> None:
+        own, inline = (asking("answer", **fill, answer={"form": "template"}) for fill in ({}, {"fill": "inline"}))
+        assert len({made.version for made in (own, inline, asking("answer"))}) == 3
+
+    def test_the_lexical_model_answers_every_form(self) -> None:
+        for name in ("result", "yes_no", "graded", "relevance_truth_completeness", "facts_grounding", "ragbench"):
+            made = asking("question", "documents", "answer", answer={"as": name})
+            for trace in (FULL, LONG):
+                assert in_loop(evaluate(made, trace, LexicalModel())).outcome == "scored", name
+
+    def test_documents_beyond_a_bound_and_those_that_an_inline_template_has_no_room_for_are_left_out(self) -> None:
+        many = msgspec.structs.replace(FULL, context=[f"Document {number}" for number in range(103)])
+        model = ScriptedModel(['{"rationale": "So.", "result": "yes"}'], ROOMY)
+        assessment = in_loop(evaluate(asking("question", "doc"), many, model))
+        assert (len(assessment.calls), assessment.details["documents_left_out"]) == (100, 3)
+        made = judge(yaml("{{ documents }} " * 20, ["documents"]), {"fill": "inline", "answer": {"form": "template"}})
+        trace = Trace(trace_id="1", service="s", output="", context=["a " * 100, "b " * 100])
+        model = ScriptedModel(['{"result": "yes"}'], ModelSettings("scripted", max_input_tokens=2000))
+        assert in_loop(evaluate(made, trace, model)).details == {"left_out": {"context": 1}}
+
+    def test_the_description_is_shown_and_metadata_changes_no_version(self) -> None:
+        assert judge(FACTS, FACTS_FORM).asks == "Does each sentence of the answer stand in its source?"
+        assert judge(FACTS, {**FACTS_FORM, "asks": "Is it so?"}).asks == "Is it so?"
+        assert asking("answer").asks == "Asks what mine.yaml says."
+        other = FACTS.replace("version: 1.0", "version: 2.0").replace("temperature: 0", "temperature: 1")
+        assert judge(other, FACTS_FORM).version == judge(FACTS, FACTS_FORM).version
+        template = metadata_of({"template": {"file": "facts.yaml", "text": other}})
+        assert (template["file"], dict(template["metadata"])["version"]) == ("facts.yaml", "2.0")
+        assert metadata_of({"instructions": "Is {{ outputs }} polite?"}) is None
+
+    @each_case(("judge", "trace"), [*itertools.product(BY_TEMPLATE.values(), LIGHT.values())][::11])
+    def test_an_echo_keeps_the_structure_and_scores_nothing(self, judge: Judge, trace: Trace) -> None:
+        roomy = ModelSettings("scripted", max_input_tokens=10_000_000)
+        model = ScriptedModel([lambda request: request.messages[1].content], roomy)
+        assessment = in_loop(evaluate(judge, trace, model))
+        assert assessment.reason in {"invalid_answer", "missing_input"}
+        prompts = judge.prompts(trace)
+        blocks = [tuple(Block(block.name, neutralise(block.value)) for block in prompt.blocks) for prompt in prompts]
+        for request in model.requests:
+            system, user, *_ = request.messages
+            assert system.content in judge.fixed_parts
+            assert parse(user.content) in blocks

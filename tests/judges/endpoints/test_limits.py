@@ -68,7 +68,7 @@ class TestLimit:
             assert min(seen.between(200, 300)) >= 64, seed
         assert min(sim.simulate(MOST, sim.failing(0.02, 60, 2.0), 300).between(0, 300)) >= 64
         # A lowered limit that does not help is undone.
-        assert sim.simulate(256, sim.failing(0.25, 0.2, 0.2), 60).rate(5, 60) >= 0.5 * 256 / 0.2 * 0.75
+        assert sim.simulate(256, sim.failing(0.25, 0.2, 0.2), 30).rate(5, 30) >= 0.5 * 256 / 0.2 * 0.75
 
     def test_ten_failures_of_calls_in_flight_halve_it_once_and_so_do_refusals(self) -> None:
         limit, refused = AdaptiveLimit(64), AdaptiveLimit(64)
@@ -202,11 +202,11 @@ class TestHangingCalls:
     @each_case(
         ("endpoint", "most", "share"),
         [
-            (Endpoint(0.1, knee=24, hang=0.05), 256, 0.9),
+            (Endpoint(0.25, knee=24, hang=0.05), 256, 0.9),
             (Endpoint(2.0, hang=0.05, refuse=0.01), 256, 0.9),
             (Endpoint(0.5, knee=24, hang=0.2), 256, 0.7),
             (Endpoint(2.0, knee=8, hang=0.1), 32, 0.7),
-            (Endpoint(0.1, knee=16, hang=0.01), 256, 0.95),
+            (Endpoint(0.25, knee=16, hang=0.01), 256, 0.95),
             (Endpoint(1.0, refuse=0.01), 64, 0.95),
         ],
     )
