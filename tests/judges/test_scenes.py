@@ -7,7 +7,7 @@ golden files.
 import itertools
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from judges.calling.evaluation import evaluate
 from judges.core.judge import AnsweredPrompt, Judge
 from judges.core.model import ModelSettings
 from judges.core.prompt import MATERIAL_RULES, Block, neutralise, render
+from judges.core.sessions import join
 from judges.custom import DefinitionError, define, template_file
 from judges.custom.template import KNOWN, metadata_of
 from judges.custom.template_file import Part, TemplateFile
@@ -55,14 +56,32 @@ def judge_of(row: Mapping[str, Any]) -> Judge:
     return JUDGES[row["judge"]].configured(row.get("settings", {}))
 
 
-def trace_of(name: str, changes: Mapping[str, Any]) -> Trace:
-    return msgspec.convert({**msgspec.to_builtins(TRACES[name]), **changes}, Trace)
+def trace_of(name: str, changes: Mapping[str, Any], turns: Sequence[Any] = ()) -> Trace:
+    """Change a trace of the table, or join traces that are a question, an answer and earlier messages each."""
+    fields = msgspec.to_builtins(TRACES[name])
+    traces = [
+        {
+            **fields,
+            "input": question,
+            "output": answer,
+            "messages": [{"role": r, "content": text} for r, text in history],
+        }
+        for question, answer, history in turns
+    ]
+    if traces:
+        fields = msgspec.to_builtins(join([msgspec.convert(each, Trace) for each in traces]))
+    return msgspec.convert({**fields, **changes}, Trace)
 
 
 def test_scenes_are_those_of_the_golden_file() -> None:
     written, before = [], list[str]()
     for name, row in TABLES["scenes"].items():
-        made, trace = judge_of(row), trace_of(row.get("trace", "full"), row.get("changes", {}))
+        made, trace = (
+            judge_of(row),
+            trace_of(
+                row.get("trace", "plain" if "turns" in row else "full"), row.get("changes", {}), row.get("turns", ())
+            ),
+        )
         metrics = [f"{each.name} ({each.scale}; {each.passes}; {each.pass_at})" for each in made.metrics]
         written.append(f"## {name}\nneeds {made.needs} cuts {made.cuts} gives {' '.join(metrics)}")
         prepared = made.prepare(trace)
@@ -93,7 +112,7 @@ def test_guesses_of_the_heuristics_are_those_of_the_golden_file() -> None:
         made = judge_of({"judge": name, **row})
         written.append(f"## {name}")
         for changes in row["traces"]:
-            trace = made.prepare(trace_of(row["trace"], changes))
+            trace = made.prepare(trace_of(row["trace"], {**changes}, changes.pop("turns", ())))
             guesses = [made.heuristic(trace, prompt) for prompt in made.prompts(trace)]
             written.append(f"{json.dumps(changes, ensure_ascii=False)}\n  {json.dumps(guesses, ensure_ascii=False)}")
     text = "\n".join(written).encode("utf-8", "replace").decode()

@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled, outcome, table
@@ -25,7 +24,6 @@ from judges.forms.document_support import Shares, shares, weights
 from judges.forms.sentence_labels import Line
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
-from judges.parsing.answer import InvalidAnswerError
 from judges.requests.request import truncate_to_context
 from tracejudge import Document, Trace
 
@@ -117,40 +115,6 @@ def test_keys_are_bounded_by_a_pattern_or_listed_for_each_trace(case: Case) -> N
     assert [bound["enum"] for bound in bounds(model.requests[0].schema)] == listed
     (many,) = judge.prompts(trace(["Line here. " * 400]))
     assert "pattern" in bounds(many.schema)[0]
-
-
-@each_form
-def test_errors_name_the_key_or_the_entry_that_is_wrong(case: Case) -> None:
-    entries, entry_keys = "sentence_support_information", tuple(case.good)
-    cases = [({key: value}, message) for key, value, message in TABLES["types"]]
-    cases += [
-        ({entries: [case.good, each]}, f"entry 2 of `{entries}` is no object with the keys {', '.join(entry_keys)}")
-        for each in ("a", None, ["a"], {}, {"explanation": "secret"})
-    ]
-    cases += [({entries: [{**case.good, key: 7}]}, f"entry 1 of `{entries}`: `{key}` is n") for key in entry_keys]
-    for changes, message in cases:
-        with pytest.raises(InvalidAnswerError, match=f"^{re.escape(message)}"):
-            case.judge.read(json.dumps(answer([case.good], **changes)))
-
-
-@each_form
-def test_an_answer_that_names_keys_of_which_none_exists_is_requested_once_more(case: Case) -> None:
-    """Each list counts by itself, entries together."""
-    whole = answer([case.good], all_relevant_sentence_keys=["0a", "D1_S1"])
-    strange = case.entry("q9")
-    lost = [{**whole, name: ["7c", "D8_S8"]} for name in KEYS if name.startswith("all_")]
-    lost += [answer([strange])] + [answer([of_response("a", ["9z"])])] * (case.judge.name == "ragbench")
-    kept = [{**whole, name: ["7c", "0b", "D1_S2"]} for name in KEYS if name.startswith("all_")]
-    kept += [answer([strange, case.good])] + [answer([of_response("a", ["general"])])] * (case.judge.name == "ragbench")
-    for changed in (*lost, *kept):
-        for second, scores in ((changed, changed in kept), (whole, True)):
-            model = ScriptedModel([json.dumps(changed), json.dumps(second)])
-            assessment = asyncio.run(evaluate(case.judge, ASKED, model))
-            assert (assessment.outcome, len(assessment.calls)) == (
-                "scored" if scores else "unscored",
-                1 if changed in kept else 2,
-            ), changed
-            assert scores or "none of them is a key of the material" in str(assessment.note)
 
 
 some_keys = st.sampled_from(["0a", "0B.", "D1_S1", "d1_s2:", "a", "general", "9z", "", "\ud800"])
@@ -294,41 +258,6 @@ class TestFacts:
 
 
 class TestCoverage:
-    @staticmethod
-    def checked(*sentences: str, output: str = TRACE.output, labels: str = "", judge: Judge = JUDGE) -> str:
-        """Check lines with these sentences; ``labels`` has a letter for each, u for unsupported."""
-        kinds = {"u": "unsupported", " ": "no_rad"}
-        lines = judge.read("\n".join(map(line, sentences, map(kinds.__getitem__, labels.ljust(len(sentences))))))
-        trace = msgspec.structs.replace(TRACE, output=output)
-        assert judge.check is not None
-        try:
-            judge.check(trace, judge.prompts(trace)[0], lines)
-        except InvalidAnswerError as error:
-            return type(error).__name__
-        return "whole"
-
-    def test_an_answer_that_leaves_words_out_is_incomplete_but_for_courtesies_in_ten_languages(self) -> None:
-        for name, (sentences, output, is_complete) in GROUNDING["complete"].items():
-            expected = "whole" if is_complete else "IncompleteAnswerError"
-            assert self.checked(*sentences, output=output) == expected, name
-        texts = {text: self.checked("It is free.", output=f"{text} It is free.") for text in GROUNDING["courtesies"]}
-        assert texts == dict.fromkeys(texts, "whole")
-        for claim in ("Of course not.", "Certainly dogs are free.", "Sure, the pool is closed."):
-            assert self.checked("It is free.", output=f"{claim} It is free.") == "IncompleteAnswerError", claim
-
-    def test_the_share_that_must_be_covered_is_a_setting(self) -> None:
-        judge = JUDGE.configured({"min_covered": 0.5})
-        assert self.checked(YEARS[0], judge=judge) == "whole"
-        assert self.checked(HELLO[0], judge=judge) == "IncompleteAnswerError"
-        assert judge.version != JUDGE.version
-
-    def test_a_line_that_is_repeated_counts_once_unless_its_label_differs(self) -> None:
-        whole = (HELLO[0], YEARS[0], SILENT[0])
-        assert self.checked(*whole, *whole) == "whole"
-        assert self.checked(*whole, *whole, labels="     u") == "InvalidAnswerError"
-        # The response itself may say something twice, and the context may support it once.
-        assert self.checked("It is so.", "It is so.", output="It is so. It is so.", labels=" u") == "whole"
-
     def test_the_complete_lines_of_an_answer_that_was_cut_off_are_kept(self) -> None:
         both = [line(YEARS[0], "unsupported"), line(SILENT[0], "unsupported")]
         assert JUDGE.whole_lines is not None

@@ -22,7 +22,7 @@ from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from judges.core.prompt import Block, Prompt, conversation, documents, render, with_earlier_messages
-from judges.core.sessions import in_order, join, part, transcript, turns
+from judges.core.sessions import in_order, join, part, turns
 from judges.core.verdict import Assessment
 from judges.custom import define
 from judges.models.scripted import ScriptedModel
@@ -48,12 +48,6 @@ class TestEarlierMessages:
         for name, (rows, kept) in TABLES["messages"].items():
             shown = with_earlier_messages(changed(self.ASKED, messages=messages_of(rows))).messages
             assert shown == messages_of(kept), name
-
-    def test_a_conversation_of_a_judge_in_words_holds_query_and_answer_once(self) -> None:
-        judge = define("polite", {"instructions": "Is {{ conversation }} polite?"})
-        rows = TABLES["messages"]["query and answer"][0]
-        (prompt,) = judge.prompts(judge.prepare(changed(self.ASKED, messages=messages_of(rows))))
-        assert prompt.blocks[0].value.splitlines() == [f"[{role}] {content}" for role, content in rows]
 
 
 def test_context_comes_from_trace_spans_or_tools() -> None:
@@ -253,37 +247,12 @@ def test_every_conversation_is_shown_as_the_corpus_expects() -> None:
     assert {case["id"]: faults for case in cases if (faults := faults_of(case))} == {}
 
 
-SESSIONS = table("conversations")
-JUDGES = ("conversation_completeness", "knowledge_retention", "user_frustration")
-
-
 def turn(question: str | None, answer: str, *history: tuple[str, str], **fields: object) -> Trace:
     messages = [Message(role, text) for role, text in history] or None
     return Trace(trace_id=answer or "none", service="bot", input=question, output=answer, messages=messages, **fields)
 
 
-def lines(*traces: Trace) -> list[str]:
-    return transcript(join(traces)).split("\n")
-
-
-TEMPLATE = """\
-prompt:
-  template: "Before: {{ history }} Last: {{ input }} {{ output }} Is the user happy?"
-  template_variables: [history, input, output]
-"""
-
-
 class TestConversations:
-    def test_turns_stand_in_order_each_once_however_much_history_a_trace_repeats(self) -> None:
-        alike = ["[system] Be kind.", "[user] Hi", "[assistant] Hello", *["[user] yes", "[assistant] ok"] * 2]
-        for name, traces in SESSIONS["alike"].items():
-            assert lines(*(turn(question, answer, *history) for question, answer, history in traces)) == alike, name
-        order = ("A?", "B", "C?", "D", "E?", "F", "G?", "H")
-        first = turn("C?", "D", ("user", "A?"), ("assistant", "B"))
-        second = turn("G?", "H", ("user", "C?"), ("assistant", "D"), ("user", "E?"), ("assistant", "F"))
-        said = [f"[{role}] {text}" for role, text in zip(["user", "assistant"] * 4, order, strict=True)]
-        assert lines(first, second) == said, "messages before and between the traces are kept"
-
     def test_the_joined_trace_is_the_last_one_without_fields_of_one_answer(self) -> None:
         first = turn("A?", "B", started_at=1_700_000_000.0)
         about_one = {"context": [Document("d")], "expected_facts": ["f"]}
@@ -297,42 +266,3 @@ class TestConversations:
         late, early, timeless = turn("1", "1", started_at=3.0), turn("2", "2", ended_at=2.0), turn("3", "3")
         assert in_order([late, early]) == [early, late]
         assert in_order([late, timeless, early]) == [late, timeless, early]
-
-    def test_a_judge_shows_the_whole_conversation_and_cuts_its_beginning(self) -> None:
-        assert [judge.name for judge in catalogue().values() if judge.unit == "session"] == list(JUDGES)
-        trace = join([turn("A?", "B"), turn("C?", "D")])
-        for name in JUDGES:
-            judge = catalogue()[name]
-            (prompt,) = judge.prompts(trace)
-            shown = "[user] A?\n[assistant] B\n[user] C?\n[assistant] D"
-            assert parse(render(prompt)[1].content) == (Block("conversation", shown),)
-            assert (judge.unit, judge.cuts, judge.missing(trace)) == ("session", ("messages",), None)
-            assert judge.missing(turn(None, "B")) == "the trace has no input or messages"
-
-    def test_a_judge_in_words_judges_a_conversation(self) -> None:
-        joined = join([turn("A?", "B", tags={"plan": "basic"}), turn("C?", "D", tags={"plan": "basic"})])
-        choosing = "Is the user of {{ conversation }}, {{ tags.plan }}, [[happy]] or [[not]]?"
-        for words, about in (
-            (
-                {"instructions": "Is the user of {{ conversation }}, a {{ tags.plan }} customer, happy?"},
-                "on one conversation by",
-            ),
-            ({"custom_prompt": choosing, "pass": ["happy"]}, ""),
-            ({"template": {"file": "happy.yaml", "text": TEMPLATE}}, ""),
-        ):
-            judge, of_traces = (define("happy", {**words, **unit}) for unit in ({"unit": "session"}, {}))
-            assert (judge.unit, of_traces.unit) == ("session", "trace")
-            assert judge.version != of_traces.version
-            assert judge.missing(joined) is None
-            (prompt,) = judge.prompts(judge.prepare(joined))
-            shown = "\n".join(block.value for block in prompt.blocks)
-            assert [shown.count(text) for text in ("A?", "B", "C?", "D")] == [1, 1, 1, 1], shown
-            assert about in judge.fixed_parts[0]
-
-    def test_the_heuristics_tell_plain_conversations_apart(self) -> None:
-        for name, conversations in SESSIONS["plain"].items():
-            judge = catalogue()[name]
-            for talk, expected in zip(conversations, ("yes", "no"), strict=True):
-                trace = join([turn(*texts) for texts in talk])
-                (prompt,) = judge.prompts(trace)
-                assert judge.heuristic(trace, prompt)["result"] == expected, (name, talk)
