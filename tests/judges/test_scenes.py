@@ -7,7 +7,7 @@ golden files.
 import itertools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,32 +56,22 @@ def judge_of(row: Mapping[str, Any]) -> Judge:
     return JUDGES[row["judge"]].configured(row.get("settings", {}))
 
 
-def trace_of(name: str, changes: Mapping[str, Any], turns: Sequence[Any] = ()) -> Trace:
-    """Change a trace of the table, or join traces that are a question, an answer and earlier messages each."""
-    fields = msgspec.to_builtins(TRACES[name])
-    traces = [
-        {
-            **fields,
-            "input": question,
-            "output": answer,
-            "messages": [{"role": r, "content": text} for r, text in history],
-        }
-        for question, answer, history in turns
+def trace_of(row: Mapping[str, Any]) -> Trace:
+    """Change a trace of the table, or join traces of which each is a question, an answer and earlier messages."""
+    trace = TRACES[row.get("trace", "full")]
+    turns = [
+        {"input": question, "output": answer, "messages": [{"role": role, "content": text} for role, text in history]}
+        for question, answer, history in row.get("turns", ())
     ]
-    if traces:
-        fields = msgspec.to_builtins(join([msgspec.convert(each, Trace) for each in traces]))
-    return msgspec.convert({**fields, **changes}, Trace)
+    if turns:
+        trace = join([msgspec.convert({**msgspec.to_builtins(trace), **turn}, Trace) for turn in turns])
+    return msgspec.convert({**msgspec.to_builtins(trace), **row.get("changes", {})}, Trace)
 
 
 def test_scenes_are_those_of_the_golden_file() -> None:
     written, before = [], list[str]()
     for name, row in TABLES["scenes"].items():
-        made, trace = (
-            judge_of(row),
-            trace_of(
-                row.get("trace", "plain" if "turns" in row else "full"), row.get("changes", {}), row.get("turns", ())
-            ),
-        )
+        made, trace = judge_of(row), trace_of(row)
         metrics = [f"{each.name} ({each.scale}; {each.passes}; {each.pass_at})" for each in made.metrics]
         written.append(f"## {name}\nneeds {made.needs} cuts {made.cuts} gives {' '.join(metrics)}")
         prepared = made.prepare(trace)
@@ -112,7 +102,8 @@ def test_guesses_of_the_heuristics_are_those_of_the_golden_file() -> None:
         made = judge_of({"judge": name, **row})
         written.append(f"## {name}")
         for changes in row["traces"]:
-            trace = made.prepare(trace_of(row["trace"], {**changes}, changes.pop("turns", ())))
+            what = changes if "turns" in changes else {"changes": changes}
+            trace = made.prepare(trace_of({"trace": row["trace"], **what}))
             guesses = [made.heuristic(trace, prompt) for prompt in made.prompts(trace)]
             written.append(f"{json.dumps(changes, ensure_ascii=False)}\n  {json.dumps(guesses, ensure_ascii=False)}")
     text = "\n".join(written).encode("utf-8", "replace").decode()
@@ -184,7 +175,7 @@ class TestReadingOfGrades:
 
 
 RULE = "A changed date fails."
-DATED = trace_of("plain", {"input": "When?", "context": ["It is on Monday."], "expected_response": "Monday."})
+DATED = msgspec.structs.replace(SHORT, guidelines=None, messages=None)
 
 
 class TestGuidance:
