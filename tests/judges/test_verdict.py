@@ -178,7 +178,7 @@ def test_verdicts_of_any_panel_are_those_of_the_golden_file() -> None:
     """A letter is a model; in the golden file are scores, or the reason why too few have scored."""
     written = []
     for metrics, panels in (
-        ((YES_NO,), "yyn ynn yn yynn yy nyn nn yyy yyi yy? yni nii yn? ni yi y? y?i y?ii tri trb"),
+        ((YES_NO,), "yyn ynn yn yynn yy nyn nn yyy yyi yy? yni nii yn? ni yi y? y?i y?ii yyii yn?? tri trb"),
         ((GRADED,), "53 542 444 551 522 54 52"),
         ((SHARE,), "lmh"),
         ((TONE,), "wg gw"),
