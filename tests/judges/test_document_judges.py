@@ -1,4 +1,4 @@
-"""Judges that name sentences: the two of RAGBench with the TRACe formulas, and FACTS grounding with its excerpts.
+"""Judges of retrieved documents: RAGBench's two with the TRACe formulas, FACTS grounding, retrieval relevance.
 
 How their answers are read, repaired or refused is in ``test_broken_answers.py``.
 """
@@ -6,26 +6,33 @@ How their answers are read, repaired or refused is in ``test_broken_answers.py``
 import asyncio
 import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled, outcome, table
+from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled, outcome, parse, table, yes_no_text
 from support.cases import each_case
+from support.tables import check_golden, expand
 
-from judges.calling.evaluation import evaluate
+from judges.calling.evaluation import evaluate, prepared
 from judges.catalog import ragbench, ragbench_sources
 from judges.catalog.facts_grounding import JUDGE
+from judges.catalog.retrieval_relevance import JUDGE as RETRIEVAL
 from judges.core.judge import AnsweredPrompt, Judge, Reading
+from judges.core.model import ChatRequest, ModelSettings
+from judges.core.verdict import Assessment, Score
 from judges.forms.document_support import Shares, shares, weights
 from judges.forms.sentence_labels import Line
 from judges.models.lexical import LexicalModel
-from judges.models.scripted import ScriptedModel
+from judges.models.scripted import ScriptedModel, Step
+from judges.parsing.retrievals import Retrieved, of_context, of_spans, with_context
 from judges.requests.request import truncate_to_context
-from tracejudge import Document, Trace
+from tracejudge import Document, Span, ToolCall, Trace
 
 TABLES = table("ragbench")
 KEYS = (
@@ -284,3 +291,126 @@ class TestHeuristicOfFacts:
             details = asyncio.run(evaluate(JUDGE, trace, LexicalModel())).details
             counts = [value for name, value in details.items() if name not in {"sentences", "grounded_as_labelled"}]
             assert counts == [0] * 6
+
+
+SPANS = [
+    Span("00a1", "search", kind="RETRIEVER", outputs=[{"page_content": "tea", "id": "kb-1"}, "", "milk"]),
+    Span("00a2", "search again", "00a1", "RETRIEVER", outputs=["nested"]),
+    Span("00b1", "look up", kind="retriever", outputs='["bread"]'),
+]
+
+
+def drinks(*context: Document | str, **fields: Any) -> Trace:
+    return Trace(trace_id="1", service="s", input="Which drinks?", output="o", context=list(context), **fields)
+
+
+def precision(share: float) -> tuple[Score, ...]:
+    return (Score("precision", share, share, passed=share >= 0.5),)
+
+
+class TestPrompts:
+    def test_spans_with_documents_stand_for_the_context_also_where_it_is_absent(self) -> None:
+        for context in (None, [], [" "], ["Water."]):
+            trace = msgspec.structs.replace(drinks(spans=SPANS), context=context)
+            assert RETRIEVAL.missing(trace) == (None if context == ["Water."] else "the trace has no context")
+            assert RETRIEVAL.missing(prepared(RETRIEVAL, trace)) is None
+            prompts = RETRIEVAL.prompts(prepared(RETRIEVAL, trace))
+            assert [prompt.blocks[-1].value for prompt in prompts] == ["tea", "milk", "bread"]
+        spans = [Span("1", "search", kind="RETRIEVER", outputs="3 found"), Span("2", "chat", kind="LLM", outputs=["x"])]
+        assert RETRIEVAL.prompts(drinks("Water.", spans=spans)) == RETRIEVAL.prompts(drinks("Water."))
+
+    def test_without_any_document_and_with_one_too_long_nothing_is_asked(self) -> None:
+        for trace, reason, note in (
+            (drinks(" ", spans=[Span("1", "search", kind="RETRIEVER")]), "missing_input", "the trace has no context"),
+            (drinks("Tea.", "Devices come with paper. " * 1000), "input_too_long", None),
+        ):
+            model = ScriptedModel([yes_no_text("yes")], ModelSettings(provider="scripted", max_input_tokens=2000))
+            assessment = asyncio.run(evaluate(RETRIEVAL, trace, model))
+            assert (assessment.outcome, assessment.reason, model.requests) == ("unscored", reason, [])
+            assert note is None or assessment == Assessment("unscored", "missing_input", note=note)
+
+
+NO_ANSWER = {
+    "unreadable": ("so", "invalid_answer"),
+    "refused": (Step(refusal=True), "refusal"),
+    "refused in words": ("I can't help with that.", "refusal"),
+    "filtered": (Step(finish_reason="content_filter"), "content_filter"),
+    "cut off": (Step("{", finish_reason="length"), "truncated"),
+}
+
+
+class TestPipeline:
+    @staticmethod
+    def judged(count: int, missing: set[int], step: Step | str, **settings: object) -> Assessment:
+        """Judge a trace of some documents, of which some get no answer; all others are relevant."""
+
+        def answer(request: ChatRequest) -> Step | str:
+            shown = next(block.value for block in parse(request.messages[1].content) if block.name == "document")
+            return step if int(shown) in missing else yes_no_text("yes")
+
+        trace = drinks(*map(str, range(count)))
+        return asyncio.run(evaluate(RETRIEVAL.configured(settings), trace, ScriptedModel([answer])))
+
+    def test_a_document_without_an_answer_is_left_out_and_with_too_many_the_trace_is_unscored(self) -> None:
+        for name, (step, reason) in NO_ANSWER.items():
+            assessment = self.judged(5, {1}, step)
+            assert (assessment.outcome, assessment.scores) == ("scored", precision(1.0)), name
+            documents: Any = assessment.details["documents"]
+            assert (assessment.details["documents_missing"], [each["rank"] for each in documents]) == (1, [1, 3, 4, 5])
+            for count, missing in ((4, {1}), (5, {1, 2}), (1, {0})):
+                assessment = self.judged(count, missing, step)
+                assert (assessment.outcome, assessment.reason) == ("unscored", reason), (name, count)
+        step, reason = NO_ANSWER["filtered"]
+        assert self.judged(5, {1}, step, max_missing=0).reason == reason
+        assert self.judged(10, {1, 2, 3}, step, max_missing=0.3).outcome == "scored"
+        assert self.judged(3, {0, 1, 2}, step, max_missing=1).reason == reason
+        nothing = Reading((), "No document was judged.", {"documents": [], "unknown": 0, "documents_missing": 1})
+        assert RETRIEVAL.score(SHORT, []) == nothing
+        # A failure of the endpoint is none of one document.
+        assert self.judged(10, {1}, Step(failure="rate_limited")).reason == "rate_limited"
+
+
+class TestSpans:
+    def test_their_documents_are_those_of_the_golden_file(self) -> None:
+        """And the context that they stand for, where a tool has returned something too."""
+        written = []
+        for name, spans in table("retrievals").items():
+            rows = msgspec.convert(json.loads(expand(json.dumps(spans, ensure_ascii=False))), list[Span])
+            trace = drinks(spans=rows, tool_calls=[ToolCall("search", result="by a tool")])
+            context: Any = with_context(trace, ["search"]).context or ()
+            found = [(each.span_id, each.name, [*map(tuple, each.documents)]) for each in of_spans(rows)]
+            written.append(f"## {name[:100]}\n{found} {[document.text[:100] for document in context]}")
+        check_golden(Path(__file__).with_name("golden_retrievals.txt"), "\n".join(written) + "\n")
+        assert of_spans(None) == ()
+        endless = Span("a", "step", kind="RETRIEVER", outputs=[{"text": "one", "id": 10**5000}])
+        assert of_spans([endless])[0].documents == (Retrieved(1, "one"),)
+
+    def test_documents_of_a_context_keep_their_rank(self) -> None:
+        context = ["one", " ", Document("three", id="kb-3"), Document("four", id="")]
+        assert of_context(context) == (Retrieved(1, "one"), Retrieved(3, "three", "kb-3"), Retrieved(4, "four"))
+        assert of_context(None) == of_context(["", Document("\n")]) == ()
+
+    def test_they_take_time_in_proportion_to_their_number(self) -> None:
+        chain = [Span(str(n), "step", str(n - 1), "CHAIN") for n in range(20_000)]
+        leaves = [Span(f"leaf {n}", "step", "19999", "RETRIEVER", outputs=["one"]) for n in range(2_000)]
+        start = time.thread_time()
+        assert len(of_spans([*chain, *leaves])) == 2_000
+        assert time.thread_time() - start < 2
+
+
+FIELDS = ["documents", "page_content", "text", "content", "id", "x"]
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(FIELDS), inner),
+    max_leaves=12,
+)
+NAMES = ["mlflow.spanType", "retrieval.documents.0.document.content", "retrieval.documents.7.document.id", "x"]
+
+
+@given(values | values.map(json.dumps), st.none() | st.dictionaries(st.sampled_from(NAMES), values))
+def test_no_json_raises_or_gives_a_blank_document(outputs: object, attributes: dict[str, object] | None) -> None:
+    spans = of_spans([Span("a", "step", kind="RETRIEVER", outputs=outputs, attributes=attributes)])
+    for document in (document for each in spans for document in each.documents):
+        assert document.text.strip()
+        assert document.rank >= 1
+        assert document.id is None or document.id
