@@ -55,8 +55,8 @@ def replies_of(row: Any) -> Iterator[Reply]:
     if "says" in whole:
         whole = {"body": completion(whole.get("finish_reason", "stop"), **whole["says"])}
     reply = reply_of(whole)
-    raw = reply.raw or ""
-    yield from (replace(reply, raw=raw.replace('"@"', value)) for value in NO_JSON) if '"@"' in raw else [reply]
+    for value in NO_JSON if '"@"' in (reply.raw or "") else [""]:
+        yield replace(reply, raw=reply.raw and reply.raw.replace('"@"', value))
 
 
 def asked(client: Client) -> str:

@@ -69,7 +69,7 @@ def trace_of(row: Mapping[str, Any]) -> Trace:
 
 
 def test_scenes_are_those_of_the_golden_file() -> None:
-    written, before = [], list[str]()
+    written, before = list[str](), list[str]()
     for name, row in TABLES["scenes"].items():
         made, trace = judge_of(row), trace_of(row)
         metrics = [f"{each.name} ({each.scale}; {each.passes}; {each.pass_at})" for each in made.metrics]
@@ -79,7 +79,7 @@ def test_scenes_are_those_of_the_golden_file() -> None:
             written.append(f"missing: {missing}")
         if row.get("fixed"):
             written += made.fixed_parts
-        shown = []
+        shown = list[str]()
         for prompt in made.prompts(prepared):
             assert prompt.fixed in {*made.fixed_parts, ""}, name
             shown += [f"{sent.role}: {sent.content}" for sent in render(prompt) if sent.content not in made.fixed_parts]

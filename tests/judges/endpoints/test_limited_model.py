@@ -184,7 +184,8 @@ class TestCalls:
         def stumble(*_: object) -> str:
             raise ZeroDivisionError
 
-        for step, request in ((stumble, REQUEST), (ANSWER, requesting(begins=stumble))):
+        cases: tuple[tuple[Any, ChatRequest], ...] = ((stumble, REQUEST), (ANSWER, requesting(begins=stumble)))
+        for step, request in cases:
             limited = Limited(ScriptedModel([step], settings(1)))
             for _ in range(3):
                 with pytest.raises(ZeroDivisionError):

@@ -42,7 +42,7 @@ class TestLimit:
         [(kind, *server) for kind in (sim.queueing, sim.batching) for server in ((32, 0.05), (100, 1.0), (200, 2.0))],
     )
     def test_settles_near_the_knee(self, kind: Callable[..., sim.Server], places: int, service_s: float) -> None:
-        seconds = max(60, 300 * service_s)
+        seconds = max(40, 200 * service_s)
         seen = sim.simulate(MOST, kind(places, sim.lognormal(service_s, 0.7, random.Random(places))), seconds)
         assert seen.rate(seconds / 2, seconds) >= 0.85 * places / service_s
         assert max(seen.between(seconds * 0.8, seconds)) <= 3 * places
