@@ -153,6 +153,9 @@ class TestCalls:
             await unpriced.ask()
         assert unpriced.spent("tokens") == {"input": 15, "output": 15}
         assert (unpriced.spent("cost_usd"), unpriced.statuses()) == ({}, {"ok": 3}), "no price is not a cost of 0"
+        silent = Limited(ScriptedModel([Step("")], settings(price=Price(1.0, 1.0))))
+        await silent.ask()
+        assert (silent.spent("tokens"), silent.spent("cost_usd")) == ({}, {})
 
     @each_case("reason", ["timeout", "rate_limited", "judge_unavailable", "judge_rejected", "bad_request"])
     @virtually

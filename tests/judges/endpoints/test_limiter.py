@@ -190,7 +190,10 @@ class TestLimiter:
         assert (await waiting).is_probe
 
     @virtually
-    async def test_another_answer_than_the_wanted_is_an_answer(self) -> None:
+    async def test_another_answer_than_the_wanted_is_an_answer_and_so_is_a_rate_limit_to_a_probe(self) -> None:
+        limiter = await away()
+        await call(limiter, FEWER)
+        assert (limiter.circuit_open, limiter.blocked_for_s) == (False, 30.0)
         limiter = make_limiter(4)
         await outage(limiter, 9)
         await call(limiter, ERRORS["bad_request"]("bad"), 0.0)
