@@ -310,6 +310,7 @@ class TestProperties:
 BOUND_S = 3.0
 """Of computing in this thread, which is no longer where others compute; a second is promised."""
 WORDS = "error|exception|timeout|failed"
+OTHERS = pytest.mark.slow("the other patterns, which take seconds of CPU")
 
 
 def find(toolbox: TraceToolbox, pattern: str, **more: Any) -> dict[str, Any]:
@@ -349,7 +350,8 @@ class TestMatches:
 
 
 class TestBounds:
-    @each_case("pattern", TABLES["slow patterns"])
+    @pytest.mark.parametrize("third", [(0, 3), *(pytest.param((n, 3), marks=OTHERS) for n in (1, 2))])
+    @each_case("pattern", TABLES["slow patterns"], share="third")
     def test_no_pattern_runs_for_long(self, long_box: TraceToolbox, pattern: str) -> None:
         """Over 400 spans, one of them large."""
         began = time.thread_time()
