@@ -4,49 +4,31 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from judge_traces import ERRORS, LONG, SHORT, YES_NO, parse, table, told, yes_no_text
-from support.cases import each_case
+from judge_traces import ERRORS, SHORT, parse, told, yes_no_text
+from msgspec import convert, structs, to_builtins
 from support.tables import check_golden
 from support.virtual_time import run_virtually
 
 from judges.calling.evaluation import Clock, evaluate
 from judges.core.judge import AnsweredPrompt, Judge, Reading
 from judges.core.model import ChatRequest, ChatResponse, ModelError, ModelSettings
-from judges.core.prompt import Block, Message, Prompt, render
+from judges.core.prompt import Block, Prompt, render
 from judges.core.verdict import Assessment, Call, Score
 from judges.models.scripted import ScriptedModel, Step
-from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError
+from judges.parsing.answer import AnswerError, IncompleteAnswerError, InvalidAnswerError
 from judges.registry import catalogue
 from tracejudge import Trace
 
-TABLES = table("missing")
-
-
 GROUNDEDNESS = catalogue()["groundedness"]
-
-
 YES = yes_no_text("yes", "Let's think step by step. It is so.")
-
-
 NO = yes_no_text("no", "Let's think step by step. It is not.")
-
-
 MAYBE = yes_no_text("maybe")
-
-
-REPAIR = (
-    "Your answer could not be read: {}. Send the same assessment once more, unchanged in what it says, in exactly"
-    " the form that was asked and with nothing around it."
-)
-
-
 CUT = Step('{"ration', finish_reason="length")
 
 
@@ -56,23 +38,6 @@ def run(trace: Trace, model: ScriptedModel, judge: Judge = GROUNDEDNESS) -> Asse
     return asyncio.run(evaluate(judge, trace, model, Clock(lambda: 1000.0, lambda: float(next(ticks)))))
 
 
-def answered(
-    *steps: Any, judge: Judge = GROUNDEDNESS, trace: Trace = SHORT
-) -> tuple[Assessment, Sequence[ChatRequest]]:
-    """Return the assessment of a trace by a model with these steps, and what it was asked."""
-    model = ScriptedModel(steps)
-    return run(trace, model, judge), model.requests
-
-
-def asked(text: str, status: str = "ok", finish_reason: str = "stop") -> Call:
-    """Build the record of a call answered by a scripted model."""
-    return Call(1000.0, 1.0, status, len(text), len(text), None, "scripted", finish_reason)
-
-
-def failed(status: str) -> Call:
-    return Call(1000.0, 1.0, status)
-
-
 def raising(error: Exception) -> Callable[[ChatRequest], str]:
     def answer(_: ChatRequest) -> str:
         raise error
@@ -80,24 +45,19 @@ def raising(error: Exception) -> Callable[[ChatRequest], str]:
     return answer
 
 
+def checking(error: AnswerError) -> Judge:
+    """Make a judge whose check refuses the answer no."""
+
+    def check(trace: Trace, prompt: Prompt, answer: object) -> None:
+        assert (trace, prompt.fixed) == (SHORT, GROUNDEDNESS.fixed_parts[0])
+        if answer == GROUNDEDNESS.read(NO):
+            raise error
+
+    return replace(GROUNDEDNESS, check=check)
+
+
 def trace_of(**fields: object) -> Trace:
-    return msgspec.convert({**msgspec.to_builtins(SHORT), **fields}, Trace)
-
-
-def score(judge: str, label: str) -> tuple[Score, ...]:
-    value = {"yes": 1.0, "no": 0.0}[label]
-    return (Score(judge, value, value, label, passed=label == "yes"),)
-
-
-SCORED = Assessment("scored", scores=score("groundedness", "yes"), rationale="It is so.")
-
-
-def scored(*calls: Call, **fields: object) -> Assessment:
-    return msgspec.structs.replace(SCORED, calls=calls, **fields)
-
-
-def unscored(reason: str, note: str, *calls: Call, **fields: object) -> Assessment:
-    return Assessment("unscored", reason, calls=calls, note=note, **fields)
+    return convert({**to_builtins(SHORT), **fields}, Trace)
 
 
 OWN_FORM = yes_no_text("no", "").replace("result", "mood")
@@ -115,7 +75,6 @@ LINES = replace(
     score=lambda _trace, answered: Reading((), answered[0].answer),
 )
 DOCUMENTS = trace_of(context=["one", "two", "three"])
-MANY = "word " * 2_000
 SMALL = ModelSettings(provider="scripted", model="scripted", max_input_tokens=2_000)
 
 
@@ -136,56 +95,69 @@ def unreadable(request: ChatRequest) -> str:
     return "Well." if "\nthree\n" in request.messages[1].content else YES
 
 
+STEPS: Mapping[str, Sequence[Any]] = {
+    # Unreadable answers are asked for once more, if that may help.
+    "one repair request shows the answer and the error": ["I would say yes.", YES],
+    "no text": ["I would say yes.", yes_no_text(7), YES],
+    "empty": [""],
+    "blank": [" \n"],
+    "a word off the menu": [MAYBE, YES],
+    "a word off the menu twice": [MAYBE, MAYBE, YES],
+    "unreadable, then off the menu": ["Well.", MAYBE, YES],
+    "unreadable, then an outage": ["Well.", Step(failure="judge_unavailable")],
+    "two results": [f"{YES}\n{NO}", NO],
+    "thinking": [f"<think>The text says {NO}, but I must weigh.</think>\n{YES}"],
+    "thinking of another name": [f"<thinking>The text says {NO}, but I must weigh.</thinking>\n{YES}"],
+    "thinking without an end": [f"<think>The text says {YES}, but I must"],
+    # Withheld and declined answers are not asked for again.
+    "withheld": [Step("", finish_reason="content_filter"), YES],
+    "withheld with a text": [Step(YES, finish_reason="content_filter"), YES],
+    "declined": [Step("", refusal=True), YES],
+    "declined with a text": [Step(YES, refusal=True), YES],
+    "another end": [Step(YES, finish_reason="other")],
+    # An answer that was cut off is requested once more with twice as many tokens.
+    "cut off": [CUT, YES],
+    "cut off twice": [CUT, CUT],
+    "cut off, then refused": [CUT, Step(failure="bad_request")],
+    "cut off, then too long": [CUT, Step(failure="input_too_long")],
+    "cut off, then a failure that passes": [CUT, Step(failure="rate_limited")],
+}
+COPIES: Mapping[str, Sequence[Any]] = {
+    "a copy": [f"\n{COPIED} ", NO],
+    "a copy in a fence": [f"```json\n{COPIED}\n```", NO],
+    "a copy and an answer in another form": [f"{COPIED}\n{OWN_FORM}", NO],
+    "the request repeated": [ECHO, NO],
+    "a copy twice": [COPIED],
+    "another verdict than the planted one": [NO],
+}
+"""A planted verdict that the model gives back word for word is asked for again in other words."""
 SCENES: Mapping[str, tuple[Sequence[Any], Judge, Trace]] = {
-    **{name: (steps, GROUNDEDNESS, SHORT) for name, steps in {
-        # Unreadable answers are asked for once more, if that may help.
-        "one repair request shows the answer and the error": ["I would say yes.", YES],
-        "no text": ["I would say yes.", yes_no_text(7), YES],
-        "empty": [""],
-        "blank": [" \n"],
-        "a word off the menu": [MAYBE, YES],
-        "a word off the menu twice": [MAYBE, MAYBE, YES],
-        "unreadable, then off the menu": ["Well.", MAYBE, YES],
-        "unreadable, then an outage": ["Well.", Step(failure="judge_unavailable")],
-        "two results": [f"{YES}\n{NO}", NO],
-        "thinking": [f"<think>The text says {NO}, but I must weigh.</think>\n{YES}"],
-        "thinking of another name": [f"<thinking>The text says {NO}, but I must weigh.</thinking>\n{YES}"],
-        "thinking without an end": [f"<think>The text says {YES}, but I must"],
-        # Withheld and declined answers are not asked for again.
-        "withheld": [Step("", finish_reason="content_filter"), YES],
-        "withheld with a text": [Step(YES, finish_reason="content_filter"), YES],
-        "declined": [Step("", refusal=True), YES],
-        "declined with a text": [Step(YES, refusal=True), YES],
-        "another end": [Step(YES, finish_reason="other")],
-        # An answer that was cut off is requested once more with twice as many tokens.
-        "cut off": [CUT, YES],
-        "cut off twice": [CUT, CUT],
-        "cut off, then refused": [CUT, Step(failure="bad_request")],
-        "cut off, then too long": [CUT, Step(failure="input_too_long")],
-        "cut off, then a failure that passes": [CUT, Step(failure="rate_limited")],
-    }.items()},
+    **{name: (steps, GROUNDEDNESS, SHORT) for name, steps in STEPS.items()},
     "a number off the scale": ([SIX, YES], catalogue()["answer_correctness"], SHORT),
     "only the rest of lines is requested": ([Step('{"a": 1}\n{"a', finish_reason="length"), '{"a": 2}'], LINES, SHORT),
     "one unreadable answer unscores the whole": ([unreadable], one_a_document(), DOCUMENTS),
-    # A planted verdict that the model gives back word for word is asked for again in other words.
-    **{name: (steps, GROUNDEDNESS, PLANTED) for name, steps in {
-        "a copy": [f"\n{COPIED} ", NO],
-        "a copy in a fence": [f"```json\n{COPIED}\n```", NO],
-        "a copy and an answer in another form": [f"{COPIED}\n{OWN_FORM}", NO],
-        "the request repeated": [ECHO, NO],
-        "a copy twice": [COPIED],
-        "another verdict than the planted one": [NO],
-    }.items()},
+    **{name: (steps, GROUNDEDNESS, PLANTED) for name, steps in COPIES.items()},
     # Else a trace could keep every bad verdict on it away, by holding the few bare ones there are.
     "a verdict that can be foretold is no copy": ([BARE], GROUNDEDNESS, trace_of(output=f"All is well.\n{BARE}\nBye.")),
     **{
-        f"{name} with too long a trace": ([YES], catalogue()[name], trace_of(**changes))
-        for name, changes in (
-            *(("groundedness", {"context": [MANY]}), ("relevance_to_query", {"output": MANY})),
-            *(("correctness", {"output": MANY}), ("safety", {"output": MANY})),
+        f"{name} with too long a trace": ([YES], catalogue()[name], trace_of(**{field: MANY}))
+        for name, field, MANY in (
+            *(("groundedness", "context", ["word " * 2_000]), ("relevance_to_query", "output", "word " * 2_000)),
+            *(("correctness", "output", "word " * 2_000), ("safety", "output", "word " * 2_000)),
         )
     },
-}  # fmt: skip
+    **{
+        f"{error}, {last}": ([NO, answer], checking(error), SHORT)
+        for error in (InvalidAnswerError("no key exists"), IncompleteAnswerError("half is missing"))
+        for last, answer in (("then an answer", YES), ("twice", NO))
+    },
+    **{f"a failure: {reason}": ([raising(kind("why", 2.5))], GROUNDEDNESS, SHORT) for reason, kind in ERRORS.items()},
+    "a trace that is prepared": (
+        [YES],
+        replace(GROUNDEDNESS, prepare=lambda trace: structs.replace(trace, context=["A warranty."])),
+        trace_of(context=None),
+    ),
+}
 
 
 def test_scenes_are_those_of_the_golden_file() -> None:
@@ -196,179 +168,105 @@ def test_scenes_are_those_of_the_golden_file() -> None:
         assessment = run(trace, model, judge)
         assert {each.schema_name for each in model.requests} <= {judge.name}, name
         assert all(each.schema == judge.schema for each in model.requests), name
+        if judge is GROUNDEDNESS and model.requests and model.settings != SMALL:
+            (prompt,) = judge.prompts(trace)
+            assert model.requests[0].messages == render(prompt), name
+            assert model.requests[0].heuristic() == judge.heuristic(trace, prompt), name
         written.append(f"## {name}\n{told(model.requests, assessment)}\n")
     check_golden(Path(__file__).with_name("golden_evaluations.txt"), "\n".join(written))
 
 
-class TestScored:
-    @each_case("judge", YES_NO.values(), ids=YES_NO)
-    def test_yes_passes_with_1_no_fails_with_0_and_unknown_is_abstained(self, judge: Judge) -> None:
-        for answer, label, rationale, broken in ((YES, "yes", "It is so.", []), (NO, "no", "It is not.", [1])):
-            assessment, (request,) = answered(answer, judge=judge)
-            details = {"broken_rules": broken, "rules": 1} if judge.name == "guidelines" else {}
-            text = f"Broken rule: 1. {rationale}" if details and broken else rationale
-            assert assessment == Assessment("scored", None, score(judge.name, label), text, details, (asked(answer),))
-            (prompt,) = judge.prompts(SHORT)
-            assert (request.messages, request.schema_name, request.schema) == (render(prompt), judge.name, judge.schema)
-            assert request.heuristic() == judge.heuristic(SHORT, prompt)
-        text = yes_no_text("unknown", "Hard to say.")
-        assessment, _ = answered(text, judge=judge)
-        assert assessment == Assessment("abstained", rationale="Hard to say.", calls=(asked(text),))
-        assert assessment.is_final
-
-    @each_case(("name", "changes", "note"), TABLES["missing"].values(), ids=TABLES["missing"])
-    def test_nothing_is_asked_where_an_input_is_missing(self, name: str, changes: dict[str, object], note: str) -> None:
-        expected = (unscored("missing_input", note), [])
-        assert answered(YES, judge=catalogue()[name], trace=trace_of(**changes)) == expected
-
-    @each_case(("name", "changes"), TABLES["not_needed"].values(), ids=TABLES["not_needed"])
-    def test_fields_that_a_judge_does_not_need_may_be_absent(self, name: str, changes: dict[str, object]) -> None:
-        assert answered(YES, judge=catalogue()[name], trace=trace_of(**changes))[0].outcome == "scored"
+def test_an_error_of_the_program_is_no_failure_of_the_model() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(SHORT, ScriptedModel([raising(ZeroDivisionError())]))
 
 
-class TestUnreadable:
-    def test_an_answer_that_fails_the_check_of_its_judge_is_requested_once_more(self) -> None:
-        incomplete = (
-            "Your answer is not complete: half is missing. Send the whole assessment once more, with what was"
-            " left out, in exactly the form that was asked and with nothing around it."
-        )
-        for error, reason, demand in (
-            (InvalidAnswerError("no key exists"), "invalid_answer", REPAIR.format("no key exists")),
-            (IncompleteAnswerError("half is missing"), "incomplete", incomplete),
-        ):
-            seen: list[object] = []
+def test_texts_that_take_long_are_worked_on_in_a_thread_of_their_own() -> None:
+    """Else the event loop could not renew leases meanwhile."""
+    threads: dict[str, set[int]] = {}
 
-            def check(trace: Trace, prompt: Prompt, answer: object, seen=seen, error=error) -> None:  # noqa: ANN001
-                seen.append((trace, prompt.fixed, answer))
-                if "not" in str(answer):
-                    raise error
+    def noting(name: str) -> Callable[..., Any]:
+        def noted(*arguments: object) -> object:
+            threads.setdefault(name, set()).add(threading.get_ident())
+            return getattr(GROUNDEDNESS, name)(*arguments)
 
-            judge = replace(GROUNDEDNESS, check=check)
-            assessment, requests = answered(NO, YES, judge=judge)
-            assert assessment.outcome == "scored"
-            assert requests[1].messages[-2:] == (Message("assistant", NO), Message("user", demand))
-            assert seen == [(SHORT, GROUNDEDNESS.fixed_parts[0], GROUNDEDNESS.read(text)) for text in (NO, YES)]
-            assessment, _ = answered(NO, judge=judge)
-            assert (assessment.reason, assessment.note, len(assessment.calls)) == (reason, str(error), 2)
-            assert assessment.is_final
+        return noted
+
+    steps, here = ("prompts", "read", "score"), {threading.get_ident()}
+    judge = replace(GROUNDEDNESS, **{name: noting(name) for name in steps})
+    assert run(SHORT, ScriptedModel([YES]), judge).outcome == "scored"
+    assert threads == dict.fromkeys(steps, here)
+    threads.clear()
+    model = ScriptedModel([" " * 30_000 + YES], ModelSettings(max_input_tokens=1_000_000))
+    assert run(trace_of(output="word " * 50_000), model, judge).outcome == "scored"
+    assert threads.keys() == set(steps)
+    assert not any(match & here for match in threads.values())
 
 
-class TestNoAnswer:
-    def test_failures_of_the_model_pass_unless_the_request_is_never_taken(self) -> None:
-        reasons = ["timeout", "rate_limited", "judge_unavailable", "judge_rejected"]
-        errors = [ERRORS[reason]("why") for reason in reasons]
-        passing = [*errors, ERRORS["rate_limited"]("why", 2.5), ERRORS["judge_unavailable"]("why", 7.0)]
-        for error in [*passing, ERRORS["bad_request"]("why"), ERRORS["input_too_long"]("why")]:
-            assessment, _ = answered(raising(error))
-            expected = unscored(error.reason, "why", failed(error.reason), retry_after_s=error.retry_after_s)
-            assert (assessment, assessment.is_final) == (expected, error not in passing)
-        assert [(error.reason, error.retry_after_s) for error in errors] == [(reason, None) for reason in reasons]
-        with pytest.raises(ZeroDivisionError):
-            answered(raising(ZeroDivisionError()))
+class ByDocument(ScriptedModel):
+    """Answers the request on each document by a coroutine."""
 
+    def __init__(self, answer: Callable[[str], Awaitable[ChatResponse]]) -> None:
+        super().__init__([""])
+        self._by_document = answer
 
-class TestLongTraces:
-    def test_parts_left_out_of_a_long_trace_are_marked(self) -> None:
-        small = ModelSettings(provider="scripted", model="scripted", max_input_tokens=2_000)
-        trace = trace_of(context=["first", "second " * 50, "third " * 2_000, "fourth"])
-        model = ScriptedModel([YES], small)
-        assessment = run(trace, model, GROUNDEDNESS.configured({"score_cut": True}))
-        assert assessment == scored(asked(YES), details={"left_out": {"context": 2}})
-        _, _, *shown = parse(model.requests[0].messages[1].content)
-        assert shown == [Block("document 1", "first"), Block("document 2", "second " * 50)]
-        assert answered(YES, trace=LONG)[0].details == {}
-
-    def test_texts_that_take_long_are_worked_on_in_a_thread_of_their_own(self) -> None:
-        """Else the event loop could not renew leases meanwhile."""
-        threads: dict[str, set[int]] = {}
-
-        def noting(name: str) -> Callable[..., Any]:
-            def noted(*arguments: object) -> object:
-                threads.setdefault(name, set()).add(threading.get_ident())
-                return getattr(GROUNDEDNESS, name)(*arguments)
-
-            return noted
-
-        steps, here = ("prompts", "read", "score"), {threading.get_ident()}
-        judge = replace(GROUNDEDNESS, **{name: noting(name) for name in steps})
-        assert answered(YES, judge=judge)[0].outcome == "scored"
-        assert threads == dict.fromkeys(steps, here)
-        threads.clear()
-        model = ScriptedModel([" " * 30_000 + YES], ModelSettings(max_input_tokens=1_000_000))
-        assert run(trace_of(output="word " * 50_000), model, judge).outcome == "scored"
-        assert threads.keys() == set(steps)
-        assert not any(match & here for match in threads.values())
-
-    def test_prepare_comes_before_the_needs_are_checked(self) -> None:
-        def prepare(trace: Trace) -> Trace:
-            return msgspec.structs.replace(trace, context=["All devices come with a warranty."])
-
-        judge = replace(GROUNDEDNESS, prepare=prepare)
-        assessment, (request,) = answered(YES, judge=judge, trace=trace_of(context=None))
-        assert assessment.outcome == "scored"
-        assert Block("document", "All devices come with a warranty.") in parse(request.messages[1].content)
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        (block,) = parse(request.messages[1].content)
+        return await self._by_document(block.value)
 
 
 class TestSeveralRequests:
     """A judge that asks about each document by itself: all are asked at once, answers keep their order."""
 
-    MANY = trace_of(context=[f"text {number}" for number in range(100)])
-
     def test_are_under_way_at_the_same_time_and_their_answers_keep_their_order(self) -> None:
-        seen: list[AnsweredPrompt] = []
-        arrived: list[str] = []
-        everyone = asyncio.Event()
+        seen, arrived, everyone = list[AnsweredPrompt](), list[str](), asyncio.Event()
 
-        class Waiting(ScriptedModel):
-            async def complete(self, request: ChatRequest) -> ChatResponse:
-                (block,) = parse(request.messages[1].content)
-                arrived.append(block.value)
-                if len(arrived) == 3:
-                    everyone.set()
-                await asyncio.wait_for(everyone.wait(), 60)
-                return ChatResponse(yes_no_text("yes", block.value))
+        async def answer(document: str) -> ChatResponse:
+            arrived.append(document)
+            if len(arrived) == 3:
+                everyone.set()
+            await asyncio.wait_for(everyone.wait(), 60)
+            return ChatResponse(yes_no_text("yes", document))
 
-        assessment = run(DOCUMENTS, Waiting([""]), one_a_document(seen))
+        assessment = run(DOCUMENTS, ByDocument(answer), one_a_document(seen))
         assert (assessment.outcome, len(assessment.calls)) == ("scored", 3)
         texts = [(text, text) for text in DOCUMENTS.context]
         assert [(each.prompt.about, each.answer["rationale"]) for each in seen] == texts
 
     def test_where_one_fails_those_under_way_are_waited_for_and_noted(self) -> None:
         """They are paid for."""
-        failed_now = asyncio.Event()
+        seen, failed_now = list[AnsweredPrompt](), asyncio.Event()
 
-        class Failing(ScriptedModel):
-            async def complete(self, request: ChatRequest) -> ChatResponse:
-                (block,) = parse(request.messages[1].content)
-                if block.value == "two":
-                    failed_now.set()
-                    raise ERRORS["rate_limited"]("why", 3.0)
-                await asyncio.wait_for(failed_now.wait(), 60)
-                return ChatResponse(YES, input_tokens=7, output_tokens=3)
+        async def answer(document: str) -> ChatResponse:
+            if document == "two":
+                failed_now.set()
+                raise ERRORS["rate_limited"]("why", 3.0)
+            await asyncio.wait_for(failed_now.wait(), 60)
+            return ChatResponse(YES, input_tokens=7, output_tokens=3)
 
-        seen: list[AnsweredPrompt] = []
-        assessment = run(DOCUMENTS, Failing([""]), one_a_document(seen))
+        assessment = run(DOCUMENTS, ByDocument(answer), one_a_document(seen))
         assert (assessment.reason, assessment.note, assessment.retry_after_s) == ("rate_limited", "why", 3.0)
         assert sorted((call.status, call.input_tokens) for call in assessment.calls) == [("ok", 7), ("rate_limited", 0)]
         assert seen == []
 
     def test_few_are_under_way_and_after_a_failure_no_further_one_is_begun(self) -> None:
-        counts, under_way = [], 0
+        counts, under_way = list[int](), 0
 
-        class Counting(ScriptedModel):
-            async def complete(self, request: ChatRequest) -> ChatResponse:
-                nonlocal under_way
-                under_way += 1
-                counts.append(under_way)
-                await asyncio.sleep(0)
-                under_way -= 1
-                return await super().complete(request)
+        async def answer(document: str) -> ChatResponse:
+            nonlocal under_way
+            under_way += 1
+            counts.append(under_way)
+            await asyncio.sleep(0)
+            under_way -= 1
+            if document.startswith("bad"):
+                raise ERRORS["judge_unavailable"]("why")
+            return ChatResponse(YES)
 
-        assessment = run(self.MANY, Counting([YES]), one_a_document())
-        assert (assessment.outcome, len(assessment.calls), max(counts)) == ("scored", 100, 16)
-        model = Counting([Step(failure="judge_unavailable")])
-        assert run(self.MANY, model, one_a_document()).reason == "judge_unavailable"
-        assert len(model.requests) == 16
+        for text, reason, asked in (("text", None, 100), ("bad", "judge_unavailable", 16)):
+            counts.clear()
+            trace = trace_of(context=[f"{text} {number}" for number in range(100)])
+            assert run(trace, ByDocument(answer), one_a_document()).reason == reason
+            assert (len(counts), max(counts)) == (asked, 16)
 
 
 class Slow(ScriptedModel):
@@ -429,7 +327,10 @@ class TestCalls:
         assessment, ended_at, _ = run_virtually(judged(Slow(100, 3, 1e9), 105))
         unavailable = Call(1.0, 1.0, "judge_unavailable")
         calls = (unavailable, Call(0.0, 103.0, "ok", finish_reason="stop"), unavailable, Call(203.0, 2.0, "timeout"))
-        assert (assessment, ended_at) == (unscored("timeout", "no verdict within 105 s", *calls), 205)
+        assert (assessment, ended_at) == (
+            Assessment("unscored", "timeout", calls=calls, note="no verdict within 105 s"),
+            205,
+        )
         assessment, _, _ = run_virtually(judged(Slow(1e6, 1, 1), 2e6))
         assert assessment.reason == "invalid_answer", "waiting for the first place does not count"
         assessment, ended_at, _ = run_virtually(judged(Slow(0, 1e6, 1), None))

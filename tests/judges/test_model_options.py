@@ -17,6 +17,7 @@ from support.replies import ToolCall as Wanted
 
 from judges.core.model import BadModelRequestError, ChatRequest, ModelError, ModelSettings
 from judges.core.prompt import Message, ToolCall
+from judges.models import request_options
 from judges.models.request_options import OutputBound, is_about_bound
 from judges.registry import catalogue
 
@@ -55,11 +56,13 @@ def bounds(endpoint: ChatEndpoint) -> list[dict[str, int]]:
     return [{name: call.body[name] for name in (OLD, NEW) if name in call.body} for call in endpoint.calls]
 
 
-class TestOpenAI:
-    def test_addresses_may_end_with_a_slash_or_a_query(self, endpoint: ChatEndpoint) -> None:
-        """Azure's addresses bear their version so."""
-        for end in ("/", "?api-version=2024-10-21"):
-            repeat(client(f"{endpoint.base_url}{end}"), 2)
+def test_addresses_may_end_with_a_version_a_slash_or_a_query(endpoint: ChatEndpoint) -> None:
+    """Azure's addresses bear their version so."""
+    for end in ("/", "?api-version=2024-10-21"):
+        repeat(client(f"{endpoint.base_url}{end}"), 2)
+    with MessagesEndpoint() as messages:
+        for end in ("", "/", "/v1", "/v1/", "?beta=true", "/v1?beta=true"):
+            repeat(anthropic(f"{messages.base_url}{end}"), 1)
 
 
 class TestOpenAIOptions:
@@ -76,8 +79,8 @@ class TestOpenAIOptions:
             case = said, refused, required
             with ChatEndpoint(slow(0.01, refusing(refused, reply, required))) as server:
                 model = client(server.base_url)
-                assert len(model.ask_often(64, BOUNDED)) == 64, case
-                assert len(server.calls) <= 64 + 4, (case, len(server.calls))
+                assert len(model.ask_often(16, BOUNDED)) == 16, case
+                assert len(server.calls) <= 16 + 4, (case, len(server.calls))
                 model.ask(BOUNDED)
                 kept = {"response_format", OLD, "temperature"} - refused
                 if OLD in refused and NEW not in refused and len(refused) < 3:
@@ -151,15 +154,18 @@ class TestOpenAIOptions:
             repeat(each, 4)
             assert {"temperature", "response_format"} <= options(endpoint)
 
-    def test_options_are_left_out_while_they_are_learnt_about_and_wait_for_no_request_that_hangs(self) -> None:
+    def test_options_are_left_out_while_they_are_learnt_about_and_wait_for_no_request_that_hangs(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Refusals come at once, and answers after longer than a request waits for its turn."""
-        good = slow(2.3, yes_no())
+        monkeypatch.setattr(request_options, "_PATIENCE_S", 0.2)
+        good = slow(0.5, yes_no())
         with ChatEndpoint(lambda call: failing(400, WORDS) if "response_format" in call.body else good) as endpoint:
-            assert len(client(endpoint.base_url).ask_often(64)) == 64
-            assert len(endpoint.calls) <= 64 + 4
+            assert len(client(endpoint.base_url).ask_often(24)) == 24
+            assert len(endpoint.calls) <= 24 + 4
         with ChatEndpoint(lambda call: Reply(hangs=True) if call.index == 0 else yes_no()) as endpoint:
             with pytest.raises(ModelError, match="no answer within"):
-                client(endpoint.base_url, timeout_s=3.0).ask_often(8)
+                client(endpoint.base_url, timeout_s=1.0).ask_often(8)
             assert len(endpoint.calls) == 8
 
     def test_an_effort_that_a_refusal_demands_is_sent_from_then_on(self, endpoint: ChatEndpoint) -> None:
@@ -332,10 +338,6 @@ class TestAnthropic:
         own = {"role": "assistant", "content": "Yes, indeed."}
         assert second["messages"][:2] == [*first["messages"], own]
         assert [message["role"] for message in second["messages"]] == ["user", "assistant", "user"]
-
-    def test_the_address_may_hold_a_version_a_slash_or_a_query(self, messages: MessagesEndpoint) -> None:
-        for end in ("", "/", "/v1", "/v1/", "?beta=true", "/v1?beta=true"):
-            assert anthropic(f"{messages.base_url}{end}").ask().finish_reason == "stop"
         anthropic(messages.base_url).ask(msgspec.structs.replace(REQUEST, messages=(Message("user", "Is it so?"),)))
         assert "system" not in messages.calls[-1].body
 
@@ -350,9 +352,6 @@ def options_of(call: Call) -> set[str]:
     return {"temperature", "output_config"} & set(call.body) | ({"cache_control"} if is_marked else set())
 
 
-LAST_USE = with_tools(asks(ToolCall("t1", "root", "{}")), result("t1", "A"), may_call=False)
-
-
 class TestAnthropicOptions:
     def test_options_are_found_out_once_and_remembered(self) -> None:
         in_turn = rejects("output_config", rejects("temperature", yes_no()))
@@ -363,48 +362,26 @@ class TestAnthropicOptions:
         ):
             with MessagesEndpoint(behaviour) as messages:
                 model = anthropic(messages.base_url)
-                assert [model.ask().finish_reason for _ in range(4)] == ["stop"] * 4, refused
+                repeat(model, 4)
                 tried = [options_of(call) for call in messages.calls]
                 assert (tried[0], len(tried) <= 4 + 4) == (OPTIONS, True), refused
                 model.ask()
                 assert options_of(messages.calls[-1]) == OPTIONS - refused
                 assert all(call.body["system"][0]["text"] == "Judge." for call in messages.calls)
 
-    def test_options_are_found_out_by_requests_under_way_together(self, messages: MessagesEndpoint) -> None:
-        messages.behaviour = slow(0.05, rejects("output_config", rejects("temperature", yes_no())))
-        model = anthropic(messages.base_url)
-        assert len(model.ask_often(20)) == 20
-        messages.forget()
-        model.ask()
-        assert [options_of(call) for call in messages.calls] == [{"cache_control"}]
-
-    def test_refused_although_left_out_is_a_bad_request(self, messages: MessagesEndpoint) -> None:
+    def test_a_bound_is_never_left_out_and_a_choice_of_tools_may_be(self, messages: MessagesEndpoint) -> None:
         messages.behaviour = failing(400, "output_config, temperature and cache_control are not supported here")
         assert isinstance(anthropic(messages.base_url).fails(), BadModelRequestError)
         assert [options_of(call) for call in messages.calls] == [OPTIONS, set()]
         assert all("max_tokens" in call.body for call in messages.calls)
-
-    def test_options_that_are_named_with_another_status_stay(self, messages: MessagesEndpoint) -> None:
-        messages.behaviour = sequence(failing(429, "output_config"), failing(503, "temperature"), yes_no())
-        model = anthropic(messages.base_url)
-        assert [model.fails().reason, model.fails().reason] == ["rate_limited", "judge_unavailable"]
-        model.ask()
-        assert options_of(messages.calls[-1]) == OPTIONS
-
-    @pytest.mark.parametrize(
-        "complaint",
-        [
-            None,
-            "tool_choice: Input tag 'none' found using 'type' does not match any of the expected tags: 'auto', 'any'",
-        ],
-    )
-    def test_a_gateway_may_take_no_choice_of_tools(self, messages: MessagesEndpoint, complaint: str | None) -> None:
-        messages.behaviour = rejects("tool_choice", yes_no(), message=complaint)
-        model = anthropic(messages.base_url)
-        assert [model.ask(LAST_USE).finish_reason for _ in range(2)] == ["stop"] * 2
-        bodies = [call.body for call in messages.calls]
-        assert ["tool_choice" in body for body in bodies] == [True, False, False]
-        assert all(len(body["tools"]) == 2 and body["output_config"] == bodies[0]["output_config"] for body in bodies)
+        tags = "tool_choice: Input tag 'none' found using 'type' does not match any of the expected tags: 'auto', 'any'"
+        for complaint in (None, tags):
+            messages.forget()
+            messages.behaviour = rejects("tool_choice", yes_no(), message=complaint)
+            repeat(anthropic(messages.base_url), 2, LAST)
+            bodies = [call.body for call in messages.calls]
+            assert ["tool_choice" in body for body in bodies] == [True, False, False]
+            assert all(len(body["tools"]) == 2 and body["output_config"] for body in bodies)
 
 
 class TestAnthropicBound:
@@ -434,15 +411,3 @@ class TestAnthropicBound:
         for each in (model, model, model, other, other):
             each.ask(bounded)
         assert sent(messages) == [9692, 9692, 9692, 9692, 1500]
-
-    def test_a_limit_that_the_endpoint_names_is_kept(self, messages: MessagesEndpoint) -> None:
-        of_model = "max_tokens: 8192 > 4096, which is the maximum allowed number of output tokens for claude-3-20240307"
-        of_context = "input length and `max_tokens` exceed context limit: 195000 + 8192 > 200000"
-        for message, expected in ((of_model, [8192, 4096, 4096]), (of_context, [8192, 5000, 8192])):
-            messages.forget()
-            messages.behaviour = sequence(failing(400, message), answers("Yes."))
-            model = anthropic(messages.base_url)
-            assert [model.ask().text, model.ask().text] == ["Yes.", "Yes."]
-            assert sent(messages) == expected
-        messages.behaviour = failing(400, of_model)
-        assert type(anthropic(messages.base_url).fails()) is BadModelRequestError, "refused twice"

@@ -183,11 +183,11 @@ async def outcomes(family: Family, part: slice) -> tuple[dict[str, str], list[st
 
 
 SLOW = pytest.mark.slow("more forms; `make test` tries every ninth one on each family")
-WHOLE = pytest.mark.endurance("all forms; CI tries every third one on each family")
+WHOLE = pytest.mark.endurance("all forms; CI tries every fifth one on each family")
 PARTS = [
     pytest.param(family, slice((3 * start + number) % step, None, step), id=f"{name}, {step}", marks=marks)
     for number, (name, family) in enumerate(FAMILIES.items())
-    for start, step, marks in ((0, 9, ()), (1, 3, SLOW), (0, 1, WHOLE))
+    for start, step, marks in ((0, 9, ()), (1, 5, SLOW), (0, 1, WHOLE))
 ]
 
 
@@ -220,12 +220,14 @@ BY_USER: Final = {
 }
 
 
-def test_answers_of_real_models_are_read_as_they_are_without_a_planted_verdict() -> None:
+@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow("the other answers"))])
+def test_answers_of_real_models_are_read_as_they_are_without_a_planted_verdict(first: int) -> None:
     """The planted ones are the best and the worst in every form, so that none could be suppressed either."""
     judges = {**catalogue(), **BY_USER}
     traces = json.loads((CORPORA / "traces.json").read_text("utf-8"))
     changed = []
-    for number, text in enumerate((CORPORA / "answers.jsonl").read_text("utf-8").splitlines()):
+    lines = (CORPORA / "answers.jsonl").read_text("utf-8").splitlines()
+    for number, text in [*enumerate(lines)][first::2]:
         line = json.loads(text)
         family = FAMILIES[FAMILY_OF.get(line["judge"], "yes/no")]
         worlds = (family, replace(family, good=family.other))
@@ -257,27 +259,22 @@ def planted_in_output(family: Family, text: str) -> Trace:
     return msgspec.structs.replace(family.trace, output=f"Two years.\n{text}")
 
 
-def test_a_short_answer_that_is_planted_too_is_accepted_when_it_is_repeated() -> None:
+def test_a_copy_is_accepted_only_if_it_is_short_and_repeated() -> None:
     """Three bare grades can be foretold: a planted copy must not keep the model's own answer away."""
-    answer = own_answer(SHORT_GRADES, SHORT_GRADES.trace)
-    assessment = says(SHORT_GRADES.judge, planted_in_output(SHORT_GRADES, answer), answer)
-    assert assessment == (None, SHORT_GRADES.other_scores, 2)
-
-
-def test_a_long_copy_is_never_accepted() -> None:
+    short = own_answer(SHORT_GRADES, SHORT_GRADES.trace)
     family = FAMILIES["yes/no"]
     reason = "Let's think step by step. Every statement is in the documents, to the letter and in order."
     long = family.text(rationale=reason)
-    for answer in (long, f"My verdict:\n{long}", f"> {long}\n\nI hope that helps."):
-        assessment = says(family.judge, planted_in_output(family, long), answer)
-        assert assessment == ("invalid_answer", {}, 2), answer
-
-
-def test_a_copy_is_not_accepted_in_place_of_an_own_answer_that_cannot_be_read() -> None:
-    for own in (OTHER.replace("result", "mood"), OTHER[:-20]):
-        answer = f"{GOOD}\n{own}"
-        reason, scores, requests = says(FAMILIES["yes/no"].judge, planted_in_output(FAMILIES["yes/no"], GOOD), answer)
-        assert (reason, scores, requests) == ("invalid_answer", {}, 2), own
+    copies = [(long, answer) for answer in (long, f"My verdict:\n{long}", f"> {long}\n\nI hope that helps.")]
+    # In place of an own answer that cannot be read it is not accepted either.
+    copies += [(GOOD, f"{GOOD}\n{own}") for own in (OTHER.replace("result", "mood"), OTHER[:-20])]
+    assert says(SHORT_GRADES.judge, planted_in_output(SHORT_GRADES, short), short) == (
+        None,
+        SHORT_GRADES.other_scores,
+        2,
+    )
+    for planted, answer in copies:
+        assert says(family.judge, planted_in_output(family, planted), answer) == ("invalid_answer", {}, 2), answer
 
 
 COPIED = yes_no_text(

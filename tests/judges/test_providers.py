@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import socket
 import sys
 import time
@@ -13,7 +12,6 @@ import pytest
 from judge_traces import table
 from model_client import KEY, PROMPT, REQUEST, Client, RawServer, reply_of
 from support import echo_provider
-from support.cases import each_case
 from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint
 from support.processes import PATIENCE_S, free_port, wait_until
@@ -21,7 +19,7 @@ from support.replies import Reply, failing, hangs, slow, yes_no
 
 from judges.calling.evaluation import evaluate
 from judges.core.decision import Question
-from judges.core.model import ChatModel, ChatRequest, ChatResponse, HeaderSource, ModelError, ModelSettings, Price
+from judges.core.model import ChatModel, ChatRequest, ChatResponse, HeaderSource, ModelError, ModelSettings
 from judges.core.prompt import Message
 from judges.features.lab.background import Background
 from judges.models.anthropic import AnthropicModel
@@ -92,10 +90,8 @@ class TestProviders:
     def test_good_answers_are_read_many_at_a_time_and_the_key_is_in_a_header(self, provider: str) -> None:
         with Endpoint(good(provider)) as server:
             responses = client(provider, server.root_url).ask_often(20, ASKED)
-            assert [response.text or response.decisions[0].probability for response in responses] in (
-                ["yes"] * 20,
-                [0.9] * 20,
-            )
+            texts = [response.text or response.decisions[0].probability for response in responses]
+            assert texts in (["yes"] * 20, [0.9] * 20)
             for call in server.calls:
                 assert [value for value in call.headers.values() if KEY in value]
                 assert KEY not in json.dumps(call.body)
@@ -116,11 +112,8 @@ class TestProviders:
         port = free_port()
         model = client(provider, f"http://127.0.0.1:{port}")
         failure = model.fails(ASKED)
-        where = f"http://127.0.0.1:{port}{REMOTE[provider][1]}"
-        assert (failure.reason, str(failure)) == (
-            "judge_unavailable",
-            f"no connection to {where} (ConnectionRefusedError)",
-        )
+        sentence = f"no connection to http://127.0.0.1:{port}{REMOTE[provider][1]} (ConnectionRefusedError)"
+        assert (failure.reason, str(failure)) == ("judge_unavailable", sentence)
         with Endpoint(good(provider), port=port):
             assert model.ask(ASKED)
 
@@ -167,18 +160,14 @@ class TestRegistry:
         assessment = asyncio.run(evaluate(catalogue()["relevance_to_query"], trace, build(ECHO, {})))
         assert (assessment.outcome, assessment.scores[0].value) == ("scored", 1.0)
         assert assessment.calls[0].response_model == "echo-1"
-        owners = " or ".join(
-            name for name, provider in PROVIDERS.items() if "max_output_tokens" in provider.own_settings
-        )
+        owners = [name for name, provider in PROVIDERS.items() if "max_output_tokens" in provider.own_settings]
         for fields, sentence in (
             ({"model": None}, "model: name the echo$"),
             ({"model": None, "max_in_flight": 0}, "max_in_flight: "),
-            ({"max_output_tokens": 10}, f"max_output_tokens: goes with the provider {owners} alone"),
+            ({"max_output_tokens": 10}, f"max_output_tokens: goes with the provider {' or '.join(owners)} alone"),
         ):
             with pytest.raises(ModelSettingsError, match=f"^{sentence}"):
                 check(msgspec.structs.replace(ECHO, **fields))
-        with pytest.raises(ModelSettingsError, match=f"^provider: must be one of {', '.join(sorted(PROVIDERS))}; most"):
-            build(ModelSettings(provider="oracle"), {})
 
     def test_its_row_says_how_its_models_are_asked_and_what_they_cost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         judge = catalogue()["relevance_to_query"]
@@ -205,8 +194,6 @@ class TestRegistry:
 OPENAI = ModelSettings(base_url="http://localhost:1/v1", model="m")
 ANTHROPIC = ModelSettings(provider="anthropic", model="m", api_key_env="JUDGE_KEY")
 ASKS = ChatRequest((Message("user", "Is it so?"),), "j", {}, dict)
-TIME = "timeout_s: must be more than 0"
-PRICE = "price: must be USD per million tokens, 0 or more, as { input = 0.10, output = 0.50 }"
 
 
 def changed(settings: ModelSettings = OPENAI, **fields: object) -> ModelSettings:
@@ -241,40 +228,19 @@ def key_file(folder: Path, content: bytes = b"sk-5ecret", mode: int = 0o600) -> 
     return path
 
 
-WRONG = {
-    **table("model_settings")["wrong"],
-    "endless time": ({"timeout_s": math.inf}, TIME),
-    "no number of seconds": ({"timeout_s": math.nan}, TIME),
-    "a price that is no number": ({"price": {"input": 1.0, "output": math.nan}}, PRICE),
-}
+SETTINGS = table("model_settings")
 
 
 class TestSettings:
-    @each_case(("fields", "sentence"), WRONG.values(), ids=WRONG)
-    def test_settings_that_cannot_serve_are_refused(self, fields: dict[str, object], sentence: str) -> None:
-        with pytest.raises(ModelSettingsError) as caught:
-            check(changed(**fields))
-        assert str(caught.value) == sentence
-        with pytest.raises(ModelSettingsError):
-            build(changed(**fields), {})
-
-    @each_case(
-        "settings",
-        [
-            OPENAI,
-            changed(base_url="https://api.openai.com/v1/", api_key_env="OPENAI_API_KEY", price=Price(0.4, 1.6)),
-            changed(base_url="http://[::1]:8000/v1"),
-            changed(body={"seed": 7, "max_completion_cost": 1.5, "prompt_cache_key": "judges", "stop": ["###"]}),
-            ANTHROPIC,
-            changed(ANTHROPIC, api_key_env=None, api_key_file="absent"),
-            changed(ANTHROPIC, base_url="http://gateway:4000", api_key_env=None, max_output_tokens=1),
-            changed(ANTHROPIC, api_key_env=None, base_url=None, headers={"x-api-key": HeaderSource(file="absent")}),
-            ModelSettings(provider="lexical"),
-            ModelSettings(provider="scripted", script="absent.jsonl"),
-        ],
-    )
-    def test_a_check_reads_neither_files_nor_variables(self, settings: ModelSettings) -> None:
-        check(settings)
+    def test_settings_that_cannot_serve_are_refused_and_a_check_reads_neither_files_nor_variables(self) -> None:
+        for name, (fields, sentence) in SETTINGS["wrong"].items():
+            with pytest.raises(ModelSettingsError) as caught:
+                check(changed(**fields))
+            assert str(caught.value) == sentence, name
+            with pytest.raises(ModelSettingsError):
+                build(changed(**fields), {})
+        for fields in SETTINGS["served without files or variables"]:
+            check(msgspec.convert(fields, ModelSettings))
 
     def test_settings_hold_no_key_a_known_provider_and_the_name_of_the_judge_model(self) -> None:
         with pytest.raises(msgspec.ValidationError, match="unknown field `api_key`"):
@@ -284,7 +250,7 @@ class TestSettings:
         named = [ModelSettings(model="m", label="l"), ModelSettings(model="m"), ModelSettings(provider="lexical")]
         assert [settings.judge_model for settings in named] == ["l", "m", "lexical"]
 
-    def test_each_provider_makes_its_model(self, tmp_path: Path) -> None:
+    def test_each_provider_makes_its_model_and_a_script_that_cannot_be_read_is_refused(self, tmp_path: Path) -> None:
         script = tmp_path / "script.jsonl"
         script.write_text('{"text": "a"}\n{"text": "b"}\n')
         scripted = ModelSettings(provider="scripted", script=str(script))
@@ -292,16 +258,13 @@ class TestSettings:
         models = [build(each, {"JUDGE_KEY": "sk-1"}) for each in settings]
         assert [type(model) for model in models] == [OpenAIModel, AnthropicModel, LexicalModel, ScriptedModel]
         assert all(isinstance(model, ChatModel) for model in models)
-        assert [model.settings.judge_model for model in models] == ["m", "m", "lexical", "scripted"]
         assert [model.settings for model in models[:2]] == [OPENAI, ANTHROPIC]
         assert asyncio.run(models[3].complete(ASKS)).text == "a"
-        for content, sentence in {"": "holds no step", "{": "truncated", '{"txt": ""}': "unknown field `txt`"}.items():
-            script.write_text(content)
+        unreadable = {"": "holds no step", "{": "truncated", '{"txt": ""}': "unknown field `txt`", None: "No such file"}
+        for content, sentence in unreadable.items():
+            script.unlink() if content is None else script.write_text(content)
             with pytest.raises(ModelSettingsError, match=f"^script: .*{sentence}"):
                 build(scripted, {})
-        script.unlink()
-        with pytest.raises(ModelSettingsError, match=r"^script: .*No such file"):
-            build(scripted, {})
 
     def test_further_fields_are_sent_whatever_is_refused(self, endpoint: ChatEndpoint) -> None:
         """They may say who may see a request: none is left out."""

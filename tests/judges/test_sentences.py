@@ -63,15 +63,14 @@ class TestDivision:
             readable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             assert list(filter(str.isalnum, "".join(parts))) == list(filter(str.isalnum, readable))
 
-    @pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
-    @pytest.mark.timeout(120)
+    @pytest.mark.slow("a second of CPU, for what shorter tests touch too")
     def test_texts_of_one_repeated_form_take_time_in_proportion_to_their_length(self) -> None:
         slow = {}
         for form in TABLES["repeated"][0]:
-            text = form * (100_000 // len(form)) + " One. Two."
+            text = form * (30_000 // len(form)) + " One. Two."
             start = time.thread_time()
             split(text)
-            if (took := time.thread_time() - start) > 2:
+            if (took := time.thread_time() - start) > 0.6 * slowness():
                 slow[form] = took
         assert slow == {}
 
@@ -118,27 +117,16 @@ KEYED = Keyed({"0a": "One.", "0b": "Two.", "D1_S1": "Three."})
 
 
 class TestKeyed:
-    def test_sentences_are_shown_one_a_line(self) -> None:
-        assert KEYED.render(".") == "0a. One.\n0b. Two.\nD1_S1. Three."
-        assert Keyed({"D1_S1": "One."}).render(":") == "D1_S1: One."
-        assert Keyed({}).render(".") == ""
-
     def test_a_row_is_shown_with_the_names_of_its_columns_and_counts_as_it_stands(self) -> None:
         table = "| City | People |\n|---|---|\n| Lyon | 522,000 |\n| Nice |\n\nThat is all."
         keyed = Keyed.build(dict(zip("abc", units(table), strict=True)))
         assert keyed.render(".") == "a. City: Lyon | People: 522,000\nb. City | People: | Nice |\nc. That is all."
         assert keyed.sentences == {"a": "| Lyon | 522,000 |", "b": "| Nice |", "c": "That is all."}
 
-    def test_a_key_is_found_between_any_characters_and_given_back_as_it_was_shown(self) -> None:
-        for key in ("0a", "0A", "0a.", " 0a ", "0a:", '"0a"', "'0a.'", "`0a`", "[0a]", "sentence 0a"):
-            assert KEYED.sift([key]) == Sifted(("0a",), 0), key
-        assert KEYED.sift(["D1_S1", "d1_s1", "D1_s1:"]).keys == ("D1_S1",)
+    def test_keys_are_given_back_in_order_and_a_list_is_lost_if_it_names_something_and_nothing_exists(self) -> None:
         assert KEYED.ordered(("D1_S1", "0a")) == ["0a", "D1_S1"]
-
-    def test_an_unknown_key_is_not_guessed(self) -> None:
-        assert [KEYED.sift([key]).keys for key in (".", "a", "0", "00a", "0c", "\u0660a")] == [()] * 6
         lost = [KEYED.sift(named).is_lost for named in (["9z"], ["9z", "0a"], [], ["none"])]
-        assert lost == [True, False, False, False], "a list is lost if it names something and nothing exists"
+        assert lost == [True, False, False, False]
 
     @each_case(
         ("keys", "besides", "expected"),
@@ -261,25 +249,31 @@ def test_agrees_with_trying_every_division(searched: int, texts: list[str], word
     assert source.holds(" ".join(words)) == divisible(tuple(words), texts)
 
 
+CHARS = 24_000
 HEAVY = {
-    "one character": ("a" * 50_000, "a" * 50_000),
-    "one word": ("a " * 25_000, "a " * 25_000),
-    "one word and another at the end": ("a " * 25_000 + "b", "a " * 24_999 + "b a"),
-    "nearly periodic": ("a b c d e f g h " * 3_000, "a b c d " * 6_000 + "b a"),
-    "short sentences": ("a. b. c d e f g. " * 3_000, "a b " * 12_500 + "g a g"),
-    "one Chinese character": ("漢" * 50_000 + "字", "漢" * 49_999 + "字漢"),
-    "punctuation": (". " * 25_000, ". " * 25_000),
-    "quotation marks": ('"' * 50_000, "'" * 50_000),
-    "signs": ("[U+200B]" * 6_000, "[U+200B" * 6_000),
-    "brackets": ("[" * 50_000, "[...] " * 8_000),
-    "links": ("[a](b " * 8_000, "[a](" * 12_500),
-    "decoration": ("*" * 50_000, "_a*" * 16_500),
-    "entities": ("&amp" * 12_500, "&" * 50_000),
-    "tags": ("<b " * 16_500 + "</b>", "<!--" * 12_500),
-    "members": ('"a": "b\\" ' * 5_000, '\\"' * 25_000 + ": 1"),
-    "rows": ("|a|b|\n" * 7_000, "|a|\n" * 10_000),
-    "hyphens": ("a-\n" * 12_500, "-\n" * 25_000),
-    "marks": ("e\u0301" * 16_500, "\u0301" * 25_000),
+    "one character": ("a" * CHARS, "a" * CHARS),
+    "one word": ("a " * (CHARS // 2), "a " * (CHARS // 2)),
+    "one word and another at the end": ("a " * (CHARS // 2) + "b", "a " * (CHARS // 2 - 1) + "b a"),
+    "nearly periodic": ("a b c d e f g h " * (CHARS // 16), "a b c d " * (CHARS // 8) + "b a"),
+    "short sentences": ("a. b. c d e f g. " * (CHARS // 17), "a b " * (CHARS // 4) + "g a g"),
+    "one Chinese character": ("漢" * CHARS + "字", "漢" * (CHARS - 1) + "字漢"),
+    **{
+        name: (text * (CHARS // len(text)), excerpt * (CHARS // len(excerpt)))
+        for name, text, excerpt in (
+            ("punctuation", ". ", ". "),
+            ("quotation marks", '"', "'"),
+            ("signs", "[U+200B]", "[U+200B"),
+            ("brackets", "[", "[...] "),
+            ("links", "[a](b ", "[a]("),
+            ("decoration", "*", "_a*"),
+            ("entities", "&amp", "&"),
+            ("tags", "<b ", "<!--"),
+            ("members", '"a": "b\\" ', '\\"'),
+            ("rows", "|a|b|\n", "|a|\n"),
+            ("hyphens", "a-\n", "-\n"),
+            ("marks", "e\u0301", "\u0301"),
+        )
+    },
 }
 
 
@@ -291,8 +285,8 @@ def test_long_and_repetitive_texts_take_no_more_than_their_length(text: str, exc
 
 
 def test_many_excerpts_take_no_more_than_their_length() -> None:
-    """Searches alone would take a minute: 3000 times through 28 kB, failing late at every place."""
+    """Searches alone would take 20 s: 1000 times through 28 kB, failing late at every place."""
     source = Source(["a " * 14_000 + "b " + "c " * 100])
     start = time.thread_time()
-    assert not any(source.holds("a " * 30 + "b " + "c " * 30 + "a ") for _ in range(3000))
-    assert time.thread_time() - start < 15
+    assert not any(source.holds("a " * 30 + "b " + "c " * 30 + "a ") for _ in range(1000))
+    assert time.thread_time() - start < 5

@@ -12,12 +12,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from attacks import EVERYWHERE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import table
 from support.cases import each_case
-from support.tables import check_golden
+from support.tables import check_golden, expand
 
 from judges.agent import patterns
 from judges.agent import spans as span_contents
@@ -58,8 +57,8 @@ def ask(asked: TraceToolbox | Trace, name: str, /, **arguments: Any) -> dict[str
     return answer
 
 
-def long_trace(large_bytes: int = 1_000_000) -> Trace:
-    """Make a trace of 400 spans."""
+def long_trace(large_bytes: int = 400_000) -> Trace:
+    """Make a trace of 400 spans, one of them large."""
     root = step("f" * 16, None, 0.0, 60.0, name="POST /ask", kind="server")
     calls = [ToolCall("find_order", {"id": 4711}, error="TimeoutError")]
     return trace(
@@ -69,7 +68,7 @@ def long_trace(large_bytes: int = 1_000_000) -> Trace:
 
 def _ordinary(number: int, large_bytes: int) -> Span:
     span_id = f"{number:016x}"
-    text = {"found": number, "text": _LINE * (large_bytes // len(_LINE.encode()) if span_id == LARGE_ID else 40)}
+    text = {"found": number, "text": _LINE * (large_bytes // len(_LINE.encode()) if span_id == LARGE_ID else 15)}
     outputs, status = json.dumps(text), "ok"
     if span_id == FAILED_ID:
         outputs, status = json.dumps({"error": "no answer\nOrderServiceDown: 503 from the store"}), "STATUS_CODE_ERROR"
@@ -114,47 +113,11 @@ def content(asked: TraceToolbox | Trace, name: str = "get_root_span", /, **argum
     return decoded
 
 
-def listed(*spans: Span) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = ask(trace(*spans), "list_spans")["spans"]
-    return rows
-
-
-class TestTasks:
-    def test_a_tool_error_is_found_by_search(self, long_box: TraceToolbox) -> None:
-        """The word begins a line inside of JSON that stands in a string."""
-        reply = ask(long_box, "search_trace_regex", pattern=r"\bOrderServiceDown\b")
-        assert [(match["span_id"], match["match"]) for match in reply["matches"]] == [(FAILED_ID, "OrderServiceDown")]
-        assert reply["matches"][0]["before"].endswith('{"error": "no answer\n')
-        assert reply["matches"][0]["after"].startswith(": 503 from the store")
-        read = content(long_box, "get_span", span_id=reply["matches"][0]["span_id"])
-        assert (read["status"], read["inputs"]) == ("error", {"id": 217})
-
-    def test_the_slowest_step_is_found_by_the_report(self, long_box: TraceToolbox) -> None:
-        report = ask(long_box, REPORT)
-        assert [row["id"] for row in report["slowest"][:2]] == ["f" * 16, SLOW_ID]
-        fields = {"id": SLOW_ID, "name": "find_order 101", "kind": "tool", "status": "ok"}
-        assert report["slowest"][1] == {**fields, "start_s": 12.12, "duration_s": 7.5, "self_s": 7.5}
-
-    @each_case("size", [99_999, 200_000, None])
-    def test_a_large_span_is_read_page_by_page(self, long_box: TraceToolbox, size: int | None) -> None:
-        read = list(pages(long_box, "get_span", span_id=LARGE_ID, max_content_length=size))
-        whole = "".join(page["content"] for page in read)
-        assert len(read) == -(-len(whole.encode()) // (size or 100_000))
-        assert {page["content_size_bytes"] for page in read} == {len(whole.encode())}
-        assert all(len(page["content"].encode()) <= (size or 100_000) for page in read)
-        (large,) = (span for span in long_trace().spans or () if span.span_id == LARGE_ID)
-        assert json.loads(whole)["outputs"] == large.outputs
-        assert len(whole.encode()) > 1_000_000
-
-    def test_reading_goes_on_at_a_match(self, long_box: TraceToolbox) -> None:
-        (match,) = ask(long_box, "search_trace_regex", pattern='"found": 333, ')["matches"]
-        page = ask(long_box, "get_span", span_id=LARGE_ID, page_token=match["page_token"], max_content_length=100)
-        assert page["content"].startswith('"found": 333, "text": "Bestellung')
-
-
 def test_replies_are_those_of_the_golden_file() -> None:
-    """The golden file has the replies of each scene, and those to wrong calls."""
-    written = []
+    """It has the tools, and their replies in each scene, to wrong calls, and to searches in any form of escapes."""
+    tools = TraceToolbox(trace()).tools
+    assert [tool.name for tool in tools] == NAMES
+    written = [f"## {tool.name}\n  {tool.description}\n  {json.dumps(tool.parameters)}" for tool in tools]
     for name, (fields, calls) in TABLES["scenes"].items():
         whole = {"trace_id": "4b" * 16, "service": "shop", "output": "Done.", **fields}
         toolbox = TraceToolbox(msgspec.convert(whole, Trace))
@@ -168,14 +131,37 @@ def test_replies_are_those_of_the_golden_file() -> None:
     slips = (("list_spans", text) for text in ("", " ", "{}", '{"max_results": null}', '{"max_results": "100"}'))
     for name, arguments in (*((row[0], row[1]) for row in TABLES["wrong calls"]), *slips):
         written.append(f"## {name} {arguments[:100]}\n  {toolbox.call(name, arguments)}")
+    for row in TABLES["searches"]:
+        text, calls = json.loads(expand(json.dumps(row, ensure_ascii=False)))
+        for pattern, more in calls.items():
+            reply = json.dumps(search(text, pattern, **more), ensure_ascii=False).encode("utf-8", "replace").decode()
+            written.append(f"## {json.dumps(text)[:100]} searched for {json.dumps(pattern)[:100]}\n  {reply}")
     check_golden(Path(__file__).with_name("golden_tools.txt"), "\n".join(written) + "\n")
 
 
-class TestInfo:
-    def test_expectations_feedback_and_users_are_shown_by_no_tool(self) -> None:
-        toolbox = TraceToolbox(trace(step("a"), expected_response="SECRET", guidelines=["SECRET"], user_id="SECRET"))
-        read = [toolbox.call(name, "{}") for name in NAMES] + [toolbox.call("get_span", '{"span_id": "trace"}')]
-        assert "SECRET" not in "".join(read)
+def test_an_error_is_found_by_search_and_a_large_span_read_page_by_page(long_box: TraceToolbox) -> None:
+    """The word begins a line inside of JSON that stands in a string."""
+    (match,) = ask(long_box, "search_trace_regex", pattern=r"\bOrderServiceDown\b")["matches"]
+    assert (match["span_id"], match["match"]) == (FAILED_ID, "OrderServiceDown")
+    assert match["before"].endswith('{"error": "no answer\n')
+    assert match["after"].startswith(": 503 from the store")
+    read = content(long_box, "get_span", span_id=match["span_id"])
+    assert (read["status"], read["inputs"]) == ("error", {"id": 217})
+    assert [row["id"] for row in ask(long_box, REPORT)["slowest"][:2]] == ["f" * 16, SLOW_ID]
+    (large,) = (span for span in long_trace().spans or () if span.span_id == LARGE_ID)
+    assert content(long_box, "get_span", span_id=LARGE_ID)["outputs"] == large.outputs
+    for size in (99_999, 200_000, None):
+        parts = [
+            page["content"].encode() for page in pages(long_box, "get_span", span_id=LARGE_ID, max_content_length=size)
+        ]
+        assert len(parts) == -(-len(b"".join(parts)) // (size or 100_000)) > 1
+        assert max(map(len, parts)) <= (size or 100_000)
+
+
+def test_expectations_feedback_and_users_are_shown_by_no_tool() -> None:
+    toolbox = TraceToolbox(trace(step("a"), expected_response="SECRET", guidelines=["SECRET"], user_id="SECRET"))
+    read = [toolbox.call(name, "{}") for name in NAMES] + [toolbox.call("get_span", '{"span_id": "trace"}')]
+    assert "SECRET" not in "".join(read)
 
 
 class TestSpan:
@@ -196,21 +182,9 @@ class TestSpan:
         while deep:  # taken apart by hand: freeing it at once would overflow the stack of some versions
             deep = deep.pop()
 
-    @each_case("text", EVERYWHERE.values(), ids=EVERYWHERE)
-    def test_an_attack_stays_a_text(self, text: str) -> None:
-        toolbox = TraceToolbox(trace(step("a", name=text, outputs={"said": text}, attributes={text: text})))
-        answer = toolbox.call("get_root_span", "{}")
-        assert neutralise(answer) == answer
-        # Line breaks are kept apart, and control characters stay the escapes that JSON has for them.
-        assert neutralise(content(toolbox)["outputs"]["said"]) == neutralise(text)
-        assert [(row["id"], row["is_root"]) for row in ask(toolbox, "list_spans")["spans"]] == [("a", True)]
-
 
 class TestList:
-    def test_pages_hold_every_span_once_and_are_never_too_large(self, long_box: TraceToolbox) -> None:
-        read = list(pages(long_box, "list_spans", max_results=90))
-        assert [len(page["spans"]) for page in read] == [90, 90, 90, 90, 40]
-        assert len({row["id"] for page in read for row in page["spans"]}) == 400
+    def test_pages_are_never_too_large(self) -> None:
         spans = [step(str(number), attributes={f"{name}" * 60: 1 for name in range(60)}) for number in range(100)]
         read = list(pages(TraceToolbox(trace(*spans)), "list_spans"))
         assert all(len(json.dumps(page)) < 105_000 for page in read)
@@ -218,33 +192,13 @@ class TestList:
         assert sum(len(page["spans"]) for page in read) == 100
         assert (len(read[0]["spans"][0]["attributes"]), read[0]["spans"][0]["attributes_left_out"]) == (30, 30)
 
-
-class TestWrongCalls:
-    def test_tools_are_strict_objects_with_words_for_each_argument(self) -> None:
-        tools = TraceToolbox(trace()).tools
-        assert [tool.name for tool in tools] == NAMES
-        for tool in tools:
-            shown: Any = tool.parameters
-            assert (shown["type"], shown["additionalProperties"]) == ("object", False)
-            assert all(argument["description"] for argument in shown["properties"].values())
-            assert len(tool.description) > 50
-
-
-class TestExporters:
-    """Kinds and states in any spelling, roots that are missing, circles, odd times."""
-
-    def test_ids_that_are_shared_are_told_apart_and_every_step_is_found_by_its_own(self) -> None:
-        rows = listed(step("a"), step("a", "a", 1.0), step("b", "a", 2.0), step("", "a", 3.0), step("trace", None, 4.0))
-        ids = [(row["id"], row["parent_id"]) for row in rows]
-        # The second is its own parent by its id: nothing tells that the first was meant.
-        assert ids == [("a", None), ("a#2", None), ("b", "a"), ("unnamed", "a"), ("trace", None)]
+    def test_every_step_is_found_by_its_own_id(self) -> None:
         spans = [step("a"), step("a"), step("a#2"), step("y\u200bz"), step("x" * 5000), step("trace"), step("")]
-        toolbox = TraceToolbox(trace(*spans))
+        toolbox = TraceToolbox(trace(*spans, input="q"))
         for row in ask(toolbox, "list_spans")["spans"]:
-            assert json.loads(ask(toolbox, "get_span", span_id=row["id"])["content"])["id"] == row["id"]
-        sample = trace(step("trace"), input="q")
-        own = ask(sample, "get_trace_info")["id_of_trace_itself"]
-        assert json.loads(ask(sample, "get_span", span_id=own)["content"])["inputs"] == {"input": "q"}
+            assert content(toolbox, "get_span", span_id=row["id"])["id"] == row["id"]
+        own = ask(toolbox, "get_trace_info")["id_of_trace_itself"]
+        assert content(toolbox, "get_span", span_id=own)["inputs"] == {"input": "q"}
 
 
 SMALL = settings(max_examples=60, deadline=None)
@@ -356,6 +310,7 @@ class TestProperties:
 BOUND_S = 3.0
 """Of computing in this thread, which is no longer where others compute; a second is promised."""
 WORDS = "error|exception|timeout|failed"
+OTHERS = pytest.mark.slow("the other patterns, which take seconds of CPU")
 
 
 def find(toolbox: TraceToolbox, pattern: str, **more: Any) -> dict[str, Any]:
@@ -364,10 +319,6 @@ def find(toolbox: TraceToolbox, pattern: str, **more: Any) -> dict[str, Any]:
 
 def search(text: object, pattern: str, **more: Any) -> dict[str, Any]:
     return find(TraceToolbox(trace(step("a", outputs=text))), pattern, **more)
-
-
-def matches(text: object, pattern: str, **more: Any) -> list[str]:
-    return [match["match"] for match in search(text, pattern, **more)["matches"]]
 
 
 class TestMatches:
@@ -388,58 +339,25 @@ class TestMatches:
             found += reply["matches"]
         assert [match["match"] for match in found] == re.findall("'[^']*'", text)
 
-    def test_are_found_behind_line_breaks_and_whatever_the_escapes(self) -> None:
-        inner = {"text": "first\nSecond"}
-        for said in ("first\nSecond", inner, json.dumps(inner), json.dumps({"text": json.dumps(inner)})):
-            assert matches(said, r"\bSecond") == matches(said, r"(?m)^Second") == ["Second"], said
-            assert matches(said, r"^Second") == [], said
-        for said in ("Müller 😀", json.dumps("Müller 😀"), json.dumps({"a": json.dumps("Müller 😀")})):
-            assert matches(said, "MÜLLER 😀") == ["Müller 😀"], "case does not count"
-        assert matches(r"C:\new\table", r"C:\\new\\table") == [r"C:\new\table"]
-        assert matches(r'{"a": "\ud800 needle"}', "needle") == ["needle"]
-
-    def test_span_keys_and_values(self) -> None:
-        for pattern in ('"status": "down"', r'"status":\s*"down"', "status.{1,6}down"):
-            assert len(matches({"status": "down"}, pattern)) == 1, pattern
-            assert len(matches(json.dumps({"status": "down"}), pattern)) == 1, pattern
-
     def test_are_given_once_in_order_and_pieces_of_a_long_text_leave_nothing_out(self) -> None:
         text = "".join(f"\n{number:06d} x" for number in range(20_000))
         reply = search({"a": json.dumps(text)}, r"\d{6}", max_matches=200)
         assert [match["match"] for match in reply["matches"]] == [f"{number:06d}" for number in range(200)]
         assert reply["there_are_more"] is True
         for number in range(0, 20_000, 997):
-            assert matches(text, rf"\b{number:06d} x\s", max_matches=1) == [f"{number:06d} x\n"]
-
-    def test_as_many_as_there_are_empty_ones_left_out_and_long_ones_cut(self) -> None:
-        reply = search("n" * 200, "z|x|q", max_matches=3)
-        assert reply == {"matches": [], "there_are_more": False, "page_token": None}
-        assert len(search(" ".join(["zz"] * 199), "zz", max_matches=200)["matches"]) == 199
-        for pattern in ("q*", r"\b", "^", "|zz"):
-            assert matches("zz", pattern) in ([], ["zz"]), pattern
-        (match,) = search("é" * 1000, "é+")["matches"]
-        assert (match["match"], match["match_size_bytes"]) == ("é" * 500, 2000)
+            (match, *_) = search(text, rf"\b{number:06d} x\s", max_matches=1)["matches"]
+            assert match["match"] == f"{number:06d} x\n"
 
 
 class TestBounds:
-    @each_case("pattern", TABLES["slow patterns"])
+    @pytest.mark.parametrize("third", [(0, 3), *(pytest.param((n, 3), marks=OTHERS) for n in (1, 2))])
+    @each_case("pattern", TABLES["slow patterns"], share="third")
     def test_no_pattern_runs_for_long(self, long_box: TraceToolbox, pattern: str) -> None:
-        """Over 400 spans and one of 1 MB."""
+        """Over 400 spans, one of them large."""
         began = time.thread_time()
         answer = find(long_box, pattern)
         assert time.thread_time() - began < BOUND_S
         assert "matches" in answer or "took too long" in answer["error"]
-
-    def test_one_that_is_exponential_elsewhere_searches_all(self) -> None:
-        assert matches("a" * 5000 + "!" + "a" * 1_000_000 + "~", r"(a|a)*[~^]") == ["a" * 1000]
-
-    def test_one_that_is_too_large_or_that_re2_does_not_know_is_refused_and_usual_ones_are_not(self) -> None:
-        for pattern, message in TABLES["refused patterns"]:
-            error = search("abc", pattern)["error"]
-            assert message in error, pattern
-            assert "Send a" in error, pattern
-        for pattern in TABLES["usual patterns"]:
-            assert "matches" in search("abc", pattern), pattern
 
     @each_case(
         "text", ["\n" * 1_000_000, "\\" * 1_000_000, '"\\n' * 300_000, "\\u0041" * 150_000, "[" * 900 + "]" * 900]
@@ -509,14 +427,9 @@ class TestOutOfTime:
             assert places(answers) == [(f"{number:03d}", f"needle {number}") for number in range(500)]
             assert all(len(answer["matches"]) <= max_matches for answer in answers)
             assert answers[-1]["there_are_more"] is False
-
-    def test_it_is_said_where_it_stopped(self) -> None:
-        note = (
-            "Time ran out in span `015`. All before it is searched. To search the rest, call again with the same "
-            "pattern and this page_token."
-        )
-        expected = {"matches": [], "there_are_more": None, "page_token": "15-0-501", "stopped": True, "note": note}
-        assert find(TraceToolbox(self.GIVEN, ticking(0.02)), "zzz") == expected
+        answer = find(TraceToolbox(self.GIVEN, ticking(0.02)), "zzz")
+        assert (answer["matches"], answer["there_are_more"]) == ([], None)
+        assert (answer["page_token"], answer["stopped"], "`015`" in answer["note"]) == ("15-0-501", True, True)
 
     def test_within_a_long_span_it_goes_on_at_a_piece(self) -> None:
         sample = trace(step("a", outputs="".join(f"\n{number:06d} x" for number in range(20_000))))

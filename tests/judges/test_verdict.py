@@ -2,11 +2,12 @@
 
 import asyncio
 import itertools
+import json
 import random
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import SHORT, table, yes_no_text
 from support.cases import each_case
+from support.tables import check_golden
 from support.virtual_time import run_virtually
 
 from judges.agreement.effective_votes import effective_votes
@@ -61,23 +63,13 @@ class Parts(NamedTuple):
         return evaluation_id(trace, self.publication, **dict(list(self._asdict().items())[3:]))
 
 
-names = st.text(st.sampled_from("a1:;0"), max_size=4)
-any_parts = st.builds(Parts, names, names, names, names, names, names, st.integers(0, 20))
-
-
 class TestEvaluationId:
     def test_is_the_same_in_every_release(self) -> None:
         """Pinned: with another name, traces that were judged already would be judged again."""
         parts = Parts("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", "p-1", "safety", "v" * 32, "gpt-4.1-mini")
         assert parts.evaluation_id == "ebb9b28286814a10a46708581ef7852c"
 
-    def test_does_not_depend_on_the_texts_of_the_trace(self) -> None:
-        traces = [Trace(trace_id="1", service=text, output=text, input=text) for text in "ab"]
-        one, other = (evaluation_id(trace, "p", judge="j", version="v", judge_model="m") for trace in traces)
-        assert one == other
-        assert Parts(span_id=None).evaluation_id == Parts(span_id="").evaluation_id
-
-    def test_differs_with_each_part_and_by_the_borders_between_them(self) -> None:
+    def test_differs_with_each_part_and_by_the_borders_between_them_and_by_no_text(self) -> None:
         changed = [Parts()._replace(**{part: 1 if part == "repeat" else "changed"}) for part in Parts._fields]
         assert len({each.evaluation_id for each in (Parts(), *changed)}) == 8
         for one, other in (
@@ -88,27 +80,18 @@ class TestEvaluationId:
             (Parts("a", "b"), Parts("b", "a")),
         ):
             assert one.evaluation_id != other.evaluation_id, (one, other)
-
-    @given(any_parts, any_parts)
-    @settings(deadline=None)
-    def test_no_choice_of_texts_makes_two_evaluations_one(self, one: Parts, other: Parts) -> None:
-        assert (one.evaluation_id == other.evaluation_id) == (one == other)
-        assert re.fullmatch("[0-9a-f]{32}", one.evaluation_id)
+        traces = [Trace(trace_id="1", service=text, output=text, input=text) for text in "ab"]
+        assert len({evaluation_id(trace, "p", judge="j", version="v", judge_model="m") for trace in traces}) == 1
+        assert Parts(span_id=None).evaluation_id == Parts(span_id="").evaluation_id
 
 
-class TestReasons:
-    def test_are_those_of_the_contract_each_final_or_passing(self) -> None:
-        assert (set(TABLES["final"]), set(TABLES["passing"])) == (FINAL_REASONS, PASSING_REASONS)
-        assert len(REASONS) == len(set(REASONS))
-        every = {name for part in get_args(Reason) for name in get_args(part)}
-        assert set(REASONS) == FINAL_REASONS | PASSING_REASONS == every
-        assert not FINAL_REASONS & PASSING_REASONS
-
-    def test_only_final_ones_or_an_answer_end_an_evaluation(self) -> None:
-        for reason in REASONS:
-            assert Assessment("unscored", reason).is_final == (reason in FINAL_REASONS)
-        assert Assessment("scored").is_final
-        assert Assessment("abstained").is_final
+def test_reasons_are_those_of_the_contract_each_final_or_passing() -> None:
+    assert (set(TABLES["final"]), set(TABLES["passing"])) == (FINAL_REASONS, PASSING_REASONS)
+    every = [name for part in get_args(Reason) for name in get_args(part)]
+    assert sorted(REASONS) == sorted(every) == sorted([*FINAL_REASONS, *PASSING_REASONS])
+    assert {reason for reason in REASONS if Assessment("unscored", reason).is_final} == FINAL_REASONS
+    assert Assessment("scored").is_final
+    assert Assessment("abstained").is_final
 
 
 class TestEncoding:
@@ -153,12 +136,11 @@ def test_an_explanation_holds_the_reasons_of_all_sentences_that_do_not_pass() ->
     assert msgspec.structs.replace(FULL, rationale=None, details={}).explanation(score) is None
 
 
-COMBINED = table("agreement")
 YES_NO = Metric("safety", "0 or 1", "yes")
 GRADED = Metric("relevance", "1..5", "4 or more", pass_at=0.75)
 SHARE = Metric("supported_share", "0..1", None)
+TONE = Metric("tone", "labels", "warm")
 MODES: tuple[Combine, ...] = ("majority", "mean", "min", "max", "all")
-GIVEN_UP = Assessment("unscored", "invalid_answer")
 ABSTAINED = Assessment("abstained")
 
 
@@ -170,132 +152,47 @@ def named(*assessments: Assessment) -> dict[str, Assessment]:
     return {f"m{number}": each for number, each in enumerate(assessments)}
 
 
-def yes_no(answer: str) -> Assessment:
-    is_yes, label = answer == "y", {"y": "yes", "n": "no"}[answer]
-    return scored(Score("safety", float(is_yes), label=label, passed=is_yes, rationale="So."))
+SAFE = Score("safety", 1.0, label="yes", passed=True, rationale="So.")
+UNSAFE = Score("safety", 0.0, label="no", passed=False, rationale="So.")
+VOTES = {
+    "y": scored(SAFE),
+    "n": scored(UNSAFE),
+    **{str(grade): scored(Score("relevance", (grade - 1) / 4, grade, passed=grade >= 4)) for grade in range(1, 6)},
+    **{name: scored(Score("supported_share", share)) for name, share in (("l", 0.3), ("m", 0.6), ("h", 0.9))},
+    # Labels may share a number, and the pass set hold one of them: of equal values a tie does not pass.
+    "w": scored(Score("tone", 1.0, 5.0, "warm", passed=True)),
+    "g": scored(Score("tone", 1.0, 5.0, "gushing", passed=False)),
+    "Y": scored(SAFE, Score("supported_share", 1.0)),
+    "Z": scored(SAFE, Score("supported_share", 0.0)),
+    "N": scored(UNSAFE, Score("supported_share", 0.5)),
+    "?": ABSTAINED,
+    **{letter: Assessment("unscored", reason) for letter, reason in TABLES["unscored"].items()},
+}
 
 
-def answers_of(results: str, *others: Assessment) -> dict[str, Assessment]:
-    """Build the assessments of models that answer yes (`y`) or no (`n`), and of others."""
-    return named(*map(yes_no, results), *others)
+def described(score: Score) -> list[object]:
+    return [round(part, 4) if isinstance(part, float) else part for part in msgspec.structs.astuple(score)]
 
 
-def graded(*grades: int) -> dict[str, Assessment]:
-    """Build the assessments of models that grade from 1 to 5, where 4 passes."""
-    return named(*(scored(Score("relevance", (grade - 1) / 4, float(grade), passed=grade >= 4)) for grade in grades))
-
-
-def shares(*values: float) -> dict[str, Assessment]:
-    return named(*(scored(Score("supported_share", value, value)) for value in values))
-
-
-def result(assessment: Assessment) -> Any:
-    """Return value, pass and disagreement of a judge with one metric."""
-    assert assessment.outcome == "scored"
-    score, disagreement = assessment.scores
-    assert (disagreement.metric, disagreement.passed) == ("disagreement", None)
-    return score.value, score.passed, pytest.approx(disagreement.value)
-
-
-def test_yes_and_no() -> None:
-    for mode, results, passed, disagreement in COMBINED["yes and no"]:
-        combined = combine(mode, answers_of(results), (YES_NO,))
-        assert result(combined) == (float(passed), passed, disagreement), (mode, results)
-    assert result(combine("mean", answers_of("yyn"), (YES_NO,))) == (pytest.approx(2 / 3), True, 2 / 3)
-    assert result(combine("mean", answers_of("yn"), (YES_NO,))) == (0.5, False, 1.0), "a tie does not pass"
-    modes: dict[Combine, str] = {"majority": "pass", "all": "fail", "min": "no", "max": "yes"}
-    for of, label in modes.items():
-        score, _ = combine(of, answers_of("yyn"), (YES_NO,)).scores
-        assert (score.label, score.rationale) == (label, None), "a model's label or the decision"
-
-
-def test_grades() -> None:
-    for mode, grades, value, passed in COMBINED["grades"]:
-        combined = combine(mode, graded(*grades), (GRADED,))
-        assert result(combined)[:2] == (pytest.approx(value), passed), (mode, grades)
-    assert combine("min", graded(5, 2), (GRADED,)).scores[0] == Score("relevance", 0.25, 2.0, passed=False)
-    assert combine("max", graded(5, 2), (GRADED,)).scores[0] == Score("relevance", 1.0, 5.0, passed=True)
-
-
-def test_of_equal_values_of_which_one_passes_the_other_stands() -> None:
-    """Labels may share a number, and the pass set hold one of them: a tie does not pass."""
-    tied = [Score("tone", 1.0, 5.0, "warm", passed=True), Score("tone", 1.0, 5.0, "gushing", passed=False)]
-    for mode in MODES:
-        if mode != "mean":
-            combined = combine(mode, named(*map(scored, tied)), (Metric("tone", "labels", "warm"),))
-            assert combined.scores[0].passed is False, mode
-
-
-def test_without_a_pass_rule_nothing_passes_or_fails() -> None:
-    for mode, value in zip(MODES, (0.6, 0.6, 0.3, 0.9, 0.3), strict=True):
-        combined = combine(mode, shares(0.3, 0.6, 0.9), (SHARE,))
-        assert result(combined) == (pytest.approx(value), None, pytest.approx(0.4)), mode
-
-
-class TestWhoDidNotScore:
-    def test_enough_have_scored(self) -> None:
-        cases: list[tuple[Combine, str, list[Assessment], float]] = [
-            ("majority", "yy", [GIVEN_UP], 1.0),
-            ("majority", "yy", [ABSTAINED], 1.0),
-            ("mean", "yn", [GIVEN_UP], 0.5),
-            ("max", "yn", [GIVEN_UP], 1.0),
-            ("all", "n", [GIVEN_UP, GIVEN_UP], 0.0),
-            ("all", "yn", [ABSTAINED], 0.0),
-        ]
-        for mode, results, others, value in cases:
-            combined = combine(mode, answers_of(results, *others), (YES_NO,))
-            assert (combined.outcome, combined.scores[0].value) == ("scored", value), (mode, results)
-        (score,) = combine("all", answers_of("n", GIVEN_UP), (YES_NO,)).scores
-        assert (score.metric, score.passed) == ("safety", False), "a single rating has no disagreement"
-
-    def test_too_few_have_scored(self) -> None:
-        for others, outcome, reason in (
-            ([GIVEN_UP], "unscored", "invalid_answer"),
-            ([ABSTAINED], "abstained", None),
-            ([ABSTAINED, GIVEN_UP], "abstained", None),
-            ([ABSTAINED, GIVEN_UP, GIVEN_UP], "unscored", "invalid_answer"),
-        ):
-            for mode in MODES:
-                combined = combine(mode, answers_of("y", *others), (YES_NO,))
-                assert (combined.outcome, combined.reason, combined.scores) == (outcome, reason, ()), (mode, others)
-                note = f"1 of {1 + len(others)} models gave a score, which are too few to combine"
-                assert combined.note == note
-        modes: tuple[Combine, ...] = ("min", "all")
-        for mode in modes:
-            combined = combine(mode, answers_of("yy", GIVEN_UP), (YES_NO,))
-            assert (combined.outcome, combined.reason) == ("unscored", "invalid_answer"), "one is unscored of all"
-
-    def test_the_reason_is_the_most_frequent_one_and_then_the_first_by_name(self) -> None:
-        for last, why in (("refusal", "refusal"), ("bad_request", "bad_request")):
-            reasons: Any = ("truncated", "refusal", last)
-            others = [Assessment("unscored", reason) for reason in reasons]
-            assert combine("majority", named(*others), (YES_NO,)).reason == why
-
-
-class TestSeveralMetrics:
-    def test_each_is_combined_by_itself_and_has_its_own_disagreement(self) -> None:
-        def both(grounded: str, share: float) -> Assessment:
-            return scored(*yes_no(grounded).scores, Score("supported_share", share))
-
-        rows = {"b": both("y", 1.0), "a": both("n", 0.5), "c": both("y", 0.0)}
-        combined = combine("majority", rows, (YES_NO, SHARE))
-        assert {score.metric: score.passed for score in combined.scores if score.passed is not None} == {"safety": True}
-        values = {"safety": 1.0, "supported_share": 0.5}
-        values |= {"safety_disagreement": 2 / 3, "supported_share_disagreement": 2 / 3}
-        assert {score.metric: score.value for score in combined.scores} == pytest.approx(values)
-        assert combined.rationale == "safety: 2 of 3 models pass\nsupported_share: 3 models rate"
-        assert [score.metric for score in combined.scores] == [metric.name for metric in metrics_of((YES_NO, SHARE))]
-        only_one = {**rows, "b": yes_no("y"), "c": yes_no("y")}
-        names = [score.metric for score in combine("majority", only_one, (YES_NO, SHARE)).scores]
-        assert names == ["safety", "safety_disagreement"], "one that too few have rated is left out"
-
-    def test_the_details_hold_the_answer_of_each_model(self) -> None:
-        combined = combine("majority", {"b": yes_no("y"), "a": yes_no("y"), "c": GIVEN_UP}, (YES_NO,))
-        yes = {"outcome": "scored", "scores": {"safety": {"value": 1.0, "label": "yes", "passed": True}}}
-        given_up = {"outcome": "unscored", "reason": "invalid_answer"}
-        assert combined.details == {"models": {"a": yes, "b": yes, "c": given_up}}
-        assert (combined.rationale, combined.calls) == ("2 of 2 models pass", ())
-        assert metrics_of((YES_NO,)) == (YES_NO, Metric("disagreement", "0..1", None, descriptive=True))
+def test_verdicts_of_any_panel_are_those_of_the_golden_file() -> None:
+    """A letter is a model; in the golden file are scores, or the reason why too few have scored."""
+    written = []
+    for metrics, panels in (
+        ((YES_NO,), "yyn ynn yn yynn yy nyn nn yyy yyi yy? yni nii yn? ni yi y? y?i y?ii yyii yn?? tri trb"),
+        ((GRADED,), "53 542 444 551 522 54 52"),
+        ((SHARE,), "lmh"),
+        ((TONE,), "wg gw"),
+        ((YES_NO, SHARE), "YNZ YNy Yyy"),
+    ):
+        written.append(f"## {metrics_of(metrics)}")
+        for panel, mode in itertools.product(panels.split(), MODES):
+            combined = combine(mode, named(*map(VOTES.__getitem__, panel)), metrics)
+            scores = [described(each) for each in combined.scores]
+            assert not combined.calls
+            why = combined.rationale or f"{combined.outcome} {combined.reason}: {combined.note}"
+            written.append(f"{panel} {mode}: {json.dumps(scores)} {why!r}")
+        written.append(json.dumps(combined.details))
+    check_golden(Path(__file__).with_name("golden_combined.txt"), "\n".join(written) + "\n")
 
 
 VALUES = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
@@ -323,15 +220,11 @@ class TestProperties:
 
     @given(st.lists(VALUES, min_size=2, max_size=9))
     def test_disagreement_is_nothing_exactly_where_all_agree(self, values: list[float]) -> None:
-        _, disagreement = combine("mean", shares(*values), (SHARE,)).scores
+        shares = (scored(Score("supported_share", value, value)) for value in values)
+        _, disagreement = combine("mean", named(*shares), (SHARE,)).scores
         assert (disagreement.value == 0) == (len(set(values)) == 1)
         pairs = list(itertools.combinations(values, 2))
         assert disagreement.value == pytest.approx(sum(abs(each - other) for each, other in pairs) / len(pairs))
-
-    @given(st.sampled_from(["majority", "mean", "all"]), st.sampled_from("yn"), st.integers(2, 9))
-    def test_models_that_agree_decide_the_combined_score(self, mode: Combine, answer: str, count: int) -> None:
-        combined = combine(mode, answers_of(answer * count), (YES_NO,))
-        assert result(combined) == (float(answer == "y"), answer == "y", 0)
 
 
 GROUNDEDNESS = catalogue()["groundedness"]
@@ -443,7 +336,7 @@ def test_effective_votes_are_those_of_the_formula() -> None:
 def test_the_interval_covers_the_truth(number: int, share: float, same: float) -> None:
     """Each vote is the common one with the probability ``same ** 0.5``, which makes the correlation ``same``."""
     chance, truth, covered = random.Random(39), number / (1 + (number - 1) * same), 0
-    for _ in range(300):
+    for _ in range(120):
         traces: Counter[str] = Counter()
         for _ in range(100):
             common = chance.random() < share
@@ -451,4 +344,4 @@ def test_the_interval_covers_the_truth(number: int, share: float, same: float) -
             traces["".join(str(int(vote)) for vote in votes)] += 1
         limits = effective_votes(traces)
         covered += limits is None or limits.low <= truth <= limits.high
-    assert covered > 0.92 * 300
+    assert covered > 0.92 * 120

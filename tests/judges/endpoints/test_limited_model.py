@@ -3,8 +3,8 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -50,29 +50,11 @@ def now() -> float:
     return asyncio.get_running_loop().time() if asyncio._get_running_loop() else 0.0
 
 
-class GatedModel(ScriptedModel):
-    """Answers only once its gate is open, and remembers how many calls waited at once."""
-
-    def __init__(self, max_in_flight: int) -> None:
-        super().__init__([ANSWER], settings(max_in_flight))
-        self.gate = asyncio.Event()
-        self.waiting = self.most_waiting = 0
-
-    async def complete(self, request: ChatRequest) -> ChatResponse:
-        self.waiting += 1
-        self.most_waiting = max(self.most_waiting, self.waiting)
-        try:
-            await self.gate.wait()
-        finally:
-            self.waiting -= 1
-        return await super().complete(request)
-
-
 class Limited:
     """A limited model and its page."""
 
-    def __init__(self, model: ChatModel, attempts: int = 1) -> None:
-        self.metrics = Metrics(Settings())
+    def __init__(self, model: ScriptedModel, attempts: int = 1) -> None:
+        self.metrics, self.inside = Metrics(Settings()), model
         timing = LimiterClock(now, now, lambda _low, high: high)
         self.limiter = EndpointLimiter(model.settings.max_in_flight, clock=timing)
         observer = CallMetrics(self.metrics, model.settings.judge_model, self.limiter)
@@ -106,13 +88,8 @@ class Limited:
         return {sample.labels["direction"]: sample.value for sample in samples}
 
 
-async def settled(condition: Callable[[], bool]) -> None:
-    """Run other coroutines until a condition holds."""
-    for _ in range(10_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    pytest.fail("it never came")
+def slow(*, seconds: float = 1.0, max_in_flight: int = 2, **fields: Any) -> ScriptedModel:
+    return ScriptedModel([Step(ANSWER, delay_s=seconds)], settings(max_in_flight, **fields))
 
 
 class Refusing(ScriptedModel):
@@ -131,45 +108,35 @@ class Refusing(ScriptedModel):
 
 
 class TestCalls:
-    @each_case("slots", [1, 3, 64])
     @virtually
-    async def test_never_more_calls_than_slots(self, slots: int) -> None:
-        gated = GatedModel(slots)
-        limited = Limited(gated)
-        calls = limited.asking(100)
-        await settled(lambda: gated.waiting == slots)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert gated.waiting == limited.in_flight == slots
-        gated.gate.set()
-        assert [response.text for response in await asyncio.gather(*calls)] == [ANSWER] * 100
-        assert (gated.most_waiting, limited.in_flight, limited.statuses()) == (slots, 0, {"ok": 100})
-
-    @virtually
-    async def test_two_models_of_one_endpoint_share_its_places(self) -> None:
-        gated, other = GatedModel(2), GatedModel(2)
-        limited = Limited(gated)
-        second = LimitedModel(other, limited.limiter)
-        calls = limited.asking(2) + [asyncio.ensure_future(second.complete(REQUEST)) for _ in range(2)]
-        await settled(lambda: gated.waiting == 2)
-        assert other.waiting == 0
-        gated.gate.set()
-        other.gate.set()
+    async def test_never_more_calls_than_slots_which_two_models_of_one_endpoint_share(self) -> None:
+        for slots in (1, 3, 64):
+            limited, began = Limited(slow(max_in_flight=slots)), now()
+            calls = limited.asking(100)
+            await asyncio.sleep(0.5)
+            assert limited.in_flight == len(limited.inside.requests) == slots
+            assert [response.text for response in await asyncio.gather(*calls)] == [ANSWER] * 100
+            assert (limited.in_flight, limited.statuses(), now() - began) == (0, {"ok": 100}, -(-100 // slots))
+        first, other = Limited(slow()), slow()
+        second = LimitedModel(other, first.limiter)
+        calls = [*first.asking(2), *(asyncio.ensure_future(second.complete(REQUEST)) for _ in range(2))]
+        await asyncio.sleep(0.5)
+        assert (len(first.inside.requests), len(other.requests), first.in_flight) == (2, 0, 2)
         await asyncio.gather(*calls)
-        assert (gated.most_waiting, other.most_waiting <= 2, limited.in_flight) == (2, True, 0)
+        assert (len(other.requests), first.in_flight) == (2, 0)
 
     @virtually
     async def test_the_bound_is_shown_under_the_model_s_name_and_follows_the_limit(self) -> None:
         limit = "tracejudge_judge_concurrency_limit"
-        labelled = Limited(ScriptedModel([ANSWER], settings(17, label="m at b")))
+        labelled = Limited(slow(max_in_flight=17, label="m at b"))
         assert labelled.page.value(limit, judge_model="m at b") == 17
         assert labelled.page.value("tracejudge_judge_in_flight", judge_model="m at b") == 0
         assert labelled.model.settings.judge_model == "m at b"
-        limited = Limited(ScriptedModel([Step(ANSWER, delay_s=5)], settings(1000)))
+        limited = Limited(slow(seconds=5, max_in_flight=200))
         assert limited.page.value(limit, judge_model="m") == 64
-        calls = limited.asking(2000)
+        calls = limited.asking(400)
         await asyncio.sleep(2)
-        assert limited.page.value(limit, judge_model="m") == 1000 == limited.in_flight
+        assert limited.page.value(limit, judge_model="m") == 200 == limited.in_flight
         await asyncio.gather(*calls)
 
     @virtually
@@ -186,6 +153,9 @@ class TestCalls:
             await unpriced.ask()
         assert unpriced.spent("tokens") == {"input": 15, "output": 15}
         assert (unpriced.spent("cost_usd"), unpriced.statuses()) == ({}, {"ok": 3}), "no price is not a cost of 0"
+        silent = Limited(ScriptedModel([Step("")], settings(price=Price(1.0, 1.0))))
+        await silent.ask()
+        assert (silent.spent("tokens"), silent.spent("cost_usd")) == ({}, {})
 
     @each_case("reason", ["timeout", "rate_limited", "judge_unavailable", "judge_rejected", "bad_request"])
     @virtually
@@ -201,52 +171,43 @@ class TestCalls:
 
     @virtually
     async def test_a_cancelled_call_gives_its_slot_back_and_one_without_a_slot_was_never_made(self) -> None:
-        gated = GatedModel(1)
-        limited = Limited(gated)
+        limited = Limited(slow(max_in_flight=1))
         call, waiting = limited.asking(2)
-        await settled(lambda: gated.waiting == 1)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        assert limited.in_flight == 1
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        assert call.cancelled()
-        assert (limited.in_flight, limited.statuses()) == (0, {"cancelled": 1})
-        gated.gate.set()
+        await asyncio.sleep(0.5)
+        for task, in_flight, statuses in ((waiting, 1, {}), (call, 0, {"cancelled": 1})):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert (task.cancelled(), limited.in_flight, limited.statuses()) == (True, in_flight, statuses)
         await limited.ask()
         assert (limited.in_flight, limited.statuses()) == (0, {"cancelled": 1, "ok": 1})
-        assert len(gated.requests) == 1
+        assert len(limited.inside.requests) == 2
 
     @virtually
     async def test_any_exception_releases_the_permit_and_is_no_cancellation(self) -> None:
         def stumble(*_: object) -> str:
             raise ZeroDivisionError
 
-        limited = Limited(ScriptedModel([stumble], settings()))
-        with pytest.raises(ZeroDivisionError):
-            await limited.ask()
-        assert (limited.in_flight, limited.statuses()) == (0, {"internal_error": 1})
-        limited = Limited(ScriptedModel([ANSWER], settings(1)))
-        for _ in range(3):
-            with pytest.raises(ZeroDivisionError):
-                await limited.ask(requesting(begins=stumble))
+        cases: tuple[tuple[Any, ChatRequest], ...] = ((stumble, REQUEST), (ANSWER, requesting(begins=stumble)))
+        for step, request in cases:
+            limited = Limited(ScriptedModel([step], settings(1)))
+            for _ in range(3):
+                with pytest.raises(ZeroDivisionError):
+                    await limited.ask(request)
+            assert (limited.in_flight, limited.statuses()) == (0, {"internal_error": 3})
         async with asyncio.timeout(5):
             assert (await limited.ask()).text == ANSWER
-        assert limited.in_flight == 0
 
     @virtually
     async def test_it_is_a_chat_model_and_closes_the_one_inside(self) -> None:
-        class Closing(ScriptedModel):
-            closed = False
+        limited, closed = Limited(slow()), list[str]()
 
-            async def aclose(self) -> None:
-                self.closed = True
+        async def aclose() -> None:
+            closed.append("inside")
 
-        inside = Closing([ANSWER])
-        limited = Limited(inside)
+        limited.inside.aclose = aclose  # type: ignore[method-assign]
         assert isinstance(limited.model, ChatModel)
         await limited.model.aclose()
-        assert inside.closed
+        assert closed == ["inside"]
 
     @virtually
     async def test_a_failure_that_passes_is_tried_again_and_every_attempt_is_noted(self) -> None:
@@ -290,21 +251,19 @@ class TestCalls:
 
     @virtually
     async def test_a_rate_limit_within_the_patience_is_waited_for(self) -> None:
-        class Busy(ScriptedModel):
-            async def complete(self, request: ChatRequest) -> ChatResponse:
-                response, is_first = await super().complete(request), len(self.requests) == 1
-                if is_first:
-                    raise ERRORS["rate_limited"]("wait", 4.0)
-                return response
+        def busy(request: ChatRequest) -> str:
+            if not request.failed:
+                raise ERRORS["rate_limited"]("wait", 4.0)
+            return ANSWER
 
-        limited, request = Limited(Busy([ANSWER], settings()), attempts=4), requesting()
+        limited, request = Limited(ScriptedModel([busy], settings()), attempts=4), requesting()
         await limited.ask(request)
         assert ([call.status for call in request.failed], now()) == (["rate_limited"], 4.0)
 
     @virtually
     async def test_begins_is_called_when_the_waiting_is_over(self) -> None:
         begun = list[float]()
-        limited = Limited(ScriptedModel([Step(ANSWER, delay_s=3)], settings(1)))
+        limited = Limited(slow(seconds=3, max_in_flight=1))
         request = requesting(begins=lambda: begun.append(now()))
         await asyncio.gather(*(limited.ask(request) for _ in range(3)))
         assert begun == [0, 3, 6]

@@ -68,30 +68,21 @@ class TestLimiter:
         assert (cancelled.cancelled(), second.done(), limiter.in_flight) == (True, True, 1)
 
     @virtually
-    async def test_a_rejection_closes_it_for_all_and_names_the_cause(self) -> None:
-        diary = Diary()
-        limiter = make_limiter(1, diary=diary)
-        first = start(call(limiter, NO))
-        await asyncio.sleep(0)
-        assert [error.reason for error in await calls(3, limiter)] == ["judge_rejected"] * 3
-        await first
-        assert (limiter.circuit_open, limiter.blocked_for_s) == (True, 1.0)
-        with pytest.raises(ERRORS["judge_rejected"], match="no") as caught:
-            await limiter.acquire()
-        assert (caught.value.retry_after_s, caught.value.was_asked) == (1.0, False)
-        assert diary.events == [("opened no", 1.0)]
-
-    @virtually
-    async def test_waiting_calls_are_refused_when_the_gate_closes(self) -> None:
-        limiter = make_limiter(1)
-        first = start(call(limiter, FEWER))
-        await asyncio.sleep(0)
-        others = await calls(3, limiter)
-        assert now() == 1.0
-        expected = ("the endpoint asks for fewer requests", "rate_limited", 30.0)
-        assert [(str(error), error.reason, error.retry_after_s) for error in others] == [expected] * 3
-        await first
-        assert (limiter.circuit_open, limiter.blocked_for_s) == (False, 30.0)
+    async def test_waiting_calls_are_refused_and_told_why_when_the_gate_closes(self) -> None:
+        fewer = "the endpoint asks for fewer requests"
+        for result, note, reason, seconds in ((NO, "no", "judge_rejected", 1.0), (FEWER, fewer, "rate_limited", 30.0)):
+            diary = Diary()
+            limiter, began = make_limiter(1, diary=diary), now()
+            first = start(call(limiter, result))
+            await asyncio.sleep(0)
+            others = await calls(3, limiter)
+            assert now() == began + 1
+            others += await calls(1, limiter)
+            told = {(str(error), error.reason, error.retry_after_s, error.was_asked) for error in others}
+            assert told == {(note, reason, seconds, False)}
+            await first
+            assert (limiter.circuit_open, limiter.blocked_for_s) == (result is NO, seconds)
+            assert diary.events == ([("opened no", 1.0)] if result is NO else [("waits fewer", 30.0)])
 
     @virtually
     async def test_a_short_pause_is_waited_for_and_one_call_goes_first(self) -> None:
@@ -128,25 +119,20 @@ class TestLimiter:
 
     @virtually
     async def test_a_probe_that_hangs_does_not_hide_for_long_that_the_endpoint_is_back(self) -> None:
-        limiter = await away()
-        hung = await limiter.acquire()
-        assert (hung.began, hung.is_probe) == (1.0, True)
-        assert await call(limiter) == 16.0, "another one, as the first has no answer"
-        assert not limiter.circuit_open
-        limiter.release(hung, AWAY)
-        assert not limiter.circuit_open, "what hung then says nothing of now"
-
-    @virtually
-    async def test_a_probe_that_is_answered_after_another_changes_nothing(self) -> None:
-        diary = Diary()
-        limiter = await away(most=64, diary=diary)
-        hung = await limiter.acquire()
-        await call(limiter)
-        await calls(40, limiter)
-        limit, events = limiter.limit, list(diary.events)
-        assert limit > 1
-        limiter.release(hung, OK)
-        assert (limiter.limit, limiter.circuit_open, limiter.blocked_for_s, diary.events) == (limit, False, 0.0, events)
+        for result in (AWAY, OK):
+            diary = Diary()
+            limiter, began = await away(most=64, diary=diary), now()
+            hung, another = await limiter.acquire(), await limiter.acquire()
+            assert (hung.began - began, hung.is_probe) == (1.0, True)
+            assert another.began - began == 16.0, "another one, as the first has no answer"
+            limiter.release(another, OK)
+            assert not limiter.circuit_open
+            await calls(40, limiter)
+            limit, events = limiter.limit, list(diary.events)
+            assert limit > 1
+            limiter.release(hung, result)
+            state = (limiter.limit, limiter.circuit_open, limiter.blocked_for_s, diary.events)
+            assert state == (limit, False, 0.0, events), "what hung then says nothing of now"
 
     @virtually
     async def test_for_how_long_it_has_been_open_is_known_once_a_call_has_ended(self) -> None:
@@ -204,7 +190,10 @@ class TestLimiter:
         assert (await waiting).is_probe
 
     @virtually
-    async def test_another_answer_than_the_wanted_is_an_answer(self) -> None:
+    async def test_another_answer_than_the_wanted_is_an_answer_and_so_is_a_rate_limit_to_a_probe(self) -> None:
+        limiter = await away()
+        await call(limiter, FEWER)
+        assert (limiter.circuit_open, limiter.blocked_for_s) == (False, 30.0)
         limiter = make_limiter(4)
         await outage(limiter, 9)
         await call(limiter, ERRORS["bad_request"]("bad"), 0.0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import limit_simulation as sim
@@ -30,20 +31,19 @@ class TestLimit:
         seen = sim.simulate(MOST, sim.steady(lambda _: 2.0), 60)
         assert seen.limit(1) == MOST
         assert seen.rate(10, 60) == pytest.approx(500, rel=0.03)
-        for seed in range(4):
+        for seed in range(2):
             latency = sim.lognormal(2.0, 0.7, random.Random(seed))
             seen = sim.simulate(MOST, sim.steady(lambda _, latency=latency: latency()), 120)
             assert min(seen.between(60, 120)) >= 700, seed
             assert seen.rate(60, 120) >= 0.95 * 500, seed
 
-    @pytest.mark.parametrize("kind", [sim.queueing, sim.batching])
     @each_case(
-        ("places", "service_s", "seed"),
-        [(*server, seed) for server in ((32, 0.05), (100, 1.0), (200, 2.0)) for seed in range(2)],
+        ("kind", "places", "service_s"),
+        [(kind, *server) for kind in (sim.queueing, sim.batching) for server in ((32, 0.05), (100, 1.0), (200, 2.0))],
     )
-    def test_settles_near_the_knee(self, kind: object, places: int, service_s: float, seed: int) -> None:
-        seconds = max(60, 300 * service_s)
-        seen = sim.simulate(MOST, kind(places, sim.lognormal(service_s, 0.7, random.Random(seed))), seconds)
+    def test_settles_near_the_knee(self, kind: Callable[..., sim.Server], places: int, service_s: float) -> None:
+        seconds = max(40, 200 * service_s)
+        seen = sim.simulate(MOST, kind(places, sim.lognormal(service_s, 0.7, random.Random(places))), seconds)
         assert seen.rate(seconds / 2, seconds) >= 0.85 * places / service_s
         assert max(seen.between(seconds * 0.8, seconds)) <= 3 * places
 
@@ -62,13 +62,13 @@ class TestLimit:
         assert seen.rate(60, 300) >= 5
 
     def test_failures_at_any_limit_are_no_overload(self) -> None:
-        for seed in range(4):
+        for seed in range(2):
             seen = sim.simulate(256, sim.failing(0.3, 0.05, 2.0, seed), 300)
             assert min(seen.between(0, 300)) >= 8, seed
             assert min(seen.between(200, 300)) >= 64, seed
         assert min(sim.simulate(MOST, sim.failing(0.02, 60, 2.0), 300).between(0, 300)) >= 64
         # A lowered limit that does not help is undone.
-        assert sim.simulate(256, sim.failing(0.25, 0.2, 0.2), 60).rate(5, 60) >= 0.5 * 256 / 0.2 * 0.75
+        assert sim.simulate(256, sim.failing(0.25, 0.2, 0.2), 30).rate(5, 30) >= 0.5 * 256 / 0.2 * 0.75
 
     def test_ten_failures_of_calls_in_flight_halve_it_once_and_so_do_refusals(self) -> None:
         limit, refused = AdaptiveLimit(64), AdaptiveLimit(64)
@@ -190,7 +190,7 @@ async def rate(endpoint: Endpoint, most: int, diary: Diary) -> float:
             limiter.release(permit, result)
 
     callers = [asyncio.ensure_future(caller()) for _ in range(2 * most)]
-    await asyncio.sleep(130.0)
+    await asyncio.sleep(100.0)
     assert limiter.in_flight <= most
     for task in callers:
         task.cancel()
@@ -202,13 +202,11 @@ class TestHangingCalls:
     @each_case(
         ("endpoint", "most", "share"),
         [
-            (Endpoint(0.1, knee=24, hang=0.05), 256, 0.9),
-            (Endpoint(0.5, knee=24, hang=0.05), 256, 0.9),
-            (Endpoint(2.0, hang=0.05), 256, 0.9),
+            (Endpoint(0.25, knee=24, hang=0.05), 256, 0.9),
             (Endpoint(2.0, hang=0.05, refuse=0.01), 256, 0.9),
             (Endpoint(0.5, knee=24, hang=0.2), 256, 0.7),
             (Endpoint(2.0, knee=8, hang=0.1), 32, 0.7),
-            (Endpoint(0.1, knee=16, hang=0.01), 256, 0.95),
+            (Endpoint(0.25, knee=16, hang=0.01), 256, 0.95),
             (Endpoint(1.0, refuse=0.01), 64, 0.95),
         ],
     )
