@@ -123,7 +123,7 @@ def other_broker(experiment: Experiment) -> str:
 
 def test_messages_are_lost_repeated_or_late(experiment: Experiment) -> None:
     """Every evaluation costs one call, whether messages are lost or repeated."""
-    experiment.start("judge", roles="judge,export")
+    experiment.start("judge", roles="judge,export,monitor")
     experiment.start("ingest", roles="ingest", broker_url=other_broker(experiment))
     with MessageRelay(experiment) as courier:
         with experiment.load(TRACES / LOAD_S, TRACES):

@@ -9,10 +9,10 @@ from operator import ge
 from pathlib import Path
 
 import pytest
-from experiment import SCALE, Experiment, number, seconds
+from experiment import PREFIX, SCALE, Experiment, number, seconds
 from redis import Redis
 from redis_faults import HOUR_S, ORIGINS, Clock, filled, frozen, on_redis, restarts
-from support.pipeline import Worker, make_traces
+from support.pipeline import Worker, make_traces, sdk
 from support.processes import wait_until
 from support.proxy import HOLDS, REFUSES, Behaviour, Proxy, cuts_replies, delays, resets_after
 from support.redis_kinds import TunedRedis
@@ -121,17 +121,6 @@ def test_the_clock_of_a_worker_jumps(experiment: Experiment, tmp_path: Path) -> 
     experiment.assert_each_counted()
 
 
-@contextlib.contextmanager
-def service(experiment: Experiment, **options: int) -> Iterator[None]:
-    """Publish as a service with a small buffer, or one that caps the stream."""
-    tracejudge.init(service="tests", redis_url=experiment.redis.url, prefix=experiment.pipeline.prefix, **options)
-    try:
-        yield
-        assert tracejudge.flush(60)
-    finally:
-        tracejudge.shutdown()
-
-
 def publish(experiment: Experiment, traces: int, **fields: object) -> None:
     for trace in make_traces(traces, first=experiment.published, ended_at=time.time(), **fields):
         tracejudge.publish(trace)
@@ -144,7 +133,7 @@ CAP = STREAM // 8
 
 
 def publish_capped(experiment: Experiment, traces: int) -> None:
-    with service(experiment, max_stream=CAP, max_items=50_000):
+    with sdk(experiment.redis.url, PREFIX, max_stream=CAP):
         publish(experiment, traces)
 
 
@@ -230,7 +219,7 @@ def test_redis_is_full_intermittently(experiment: Experiment) -> None:
 
 def fill_under_load(experiment: Experiment, room_bytes: int | None = None) -> Account:
     worker = experiment.start()
-    with service(experiment, max_items=BUFFER):
+    with sdk(experiment.redis.url, PREFIX, max_items=BUFFER):
         publish(experiment, TRACES // 4)
         experiment.wait_finished(20)
         with filled(experiment.redis, room_bytes=room_bytes) as client:
@@ -274,7 +263,7 @@ def test_a_worker_that_starts_on_a_full_redis_waits_for_memory(experiment: Exper
 def test_a_full_redis_is_trimmed_to_the_caps(experiment: Experiment) -> None:
     """Entries that were read stay in the stream for replay; trimming to the cap frees memory."""
     experiment.start()
-    with service(experiment, max_items=TRACES):
+    with sdk(experiment.redis.url, PREFIX, max_items=TRACES):
         # Some kB each: trimming must free more than connections take.
         publish(experiment, TRACES, words=400)
     experiment.wait_finished(experiment.evaluations)
@@ -319,7 +308,7 @@ def losing(tmp_path: Path, redis_binaries: tuple[ServerBinary, ...]) -> Iterator
         def start(version: str, *options: str) -> Losing:
             redis = server(redis_binaries, version, *options)
             made = stack.enter_context(Losing(tmp_path, judges=("relevance_to_query",), redis=redis))
-            stack.enter_context(service(made))
+            stack.enter_context(sdk(redis.url, PREFIX))
             return made
 
         yield start

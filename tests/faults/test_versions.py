@@ -56,8 +56,8 @@ def test_both_versions_sample_and_judge_during_an_upgrade(guided: Experiment) ->
     """No trace is judged by both: the worker that reads it determines the version."""
     for version, rule in RULES.items():
         guided.start(version, judges={"guidelines": {"guidelines": [rule]}})
-    with guided.load(TRACES / LOAD_S) as load:
-        wait_until(lambda: load.published >= TRACES and len(versions(guided)) == 2, what="both to choose")
+    with guided.load(TRACES / LOAD_S):
+        wait_until(lambda: guided.published >= TRACES and len(versions(guided)) == 2, what="both to choose")
     guided.assert_all_scored()
     assert sorted(versions(guided).values()) == sorted(asked(guided).values())
 
