@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from alert_scenes import RUNBOOKS
 from traffic import ENVIRONMENT, BusyServices, Flaws, Past, call, version
-from whole_picture import JUDGE_MODEL, MISSED, PACE, Picture, address
+from whole_picture import JUDGE_MODEL, MISSED, PACE, SCALE, SCRAPE_S, Picture, address
 
+from deploy.rules.rule_files import generate
 from judges.registry import catalogue
 from worker.base.monitor.series import HOUR_S
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")]
+pytestmark = pytest.mark.timeout(1200)
+at_pace = pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")
 FALLING, HEALTHY, SHOP, QUIET = "support-bot", "summariser", "shop", "night-desk"
 FAST, MEDIUM, SLOW = (f"TraceJudgeObjectiveBurn{pace}" for pace in ("Fast", "Medium", "Slow"))
 BELOW, DROP, SAFETY = "TraceJudgeQualityBelowObjective", "TraceJudgeQualityDrop", "TraceJudgeSafetyFailures"
@@ -33,6 +35,7 @@ def labels_of(alert: str, severity: str, kind: str, **labels: str) -> dict[str, 
     return {"alertname": alert, "severity": severity, "kind": kind, "component": "tracejudge", **labels}
 
 
+@at_pace
 def test_a_service_that_is_bad_from_its_first_day_burns_its_budget(picture: Picture, tmp_path: Path) -> None:
     """There is no better time before, so nothing drops; and of the alerts on one series the loudest speaks."""
     picture.watch("faithfulness", "groundedness", "safety", config=picture.beside_objectives(tmp_path))
@@ -78,6 +81,7 @@ def test_a_service_that_is_bad_from_its_first_day_burns_its_budget(picture: Pict
     assert links == [f"Dashboard: {said['dashboard_url']}", f"Runbook: {said['runbook_url']}"]
 
 
+@pytest.mark.endurance("waits for two hours at 75 times their pace; promtool plays the alert too")
 def test_a_judge_that_gets_stricter_is_told_and_no_fall(picture: Picture) -> None:
     """The pass mark is raised by a rolling restart; the answers are what they were, and now all of them fail."""
     before, after = (catalogue()[STRICT].configured(settings).version[:8] for settings in ({}, STRICTER))
@@ -116,6 +120,7 @@ def test_a_judge_that_gets_stricter_is_told_and_no_fall(picture: Picture) -> Non
     assert picture.read("page", 0) == picture.read("ticket", 0) == []
 
 
+@at_pace
 def test_an_endpoint_that_dies_is_told(picture: Picture) -> None:
     """Nothing is judged then, although the gauges still show the time before."""
     picture.watch("faithfulness")
@@ -141,6 +146,7 @@ def test_an_endpoint_that_dies_is_told(picture: Picture) -> None:
     assert all("No verdicts on " in page["title"] for page in picture.read("page", 1))
 
 
+@at_pace
 def test_three_judgements_that_all_fail_raise_nothing(picture: Picture) -> None:
     """One service was judged once before, and one never."""
     picture.watch(*JUDGES)
@@ -158,6 +164,7 @@ def test_three_judgements_that_all_fail_raise_nothing(picture: Picture) -> None:
     assert picture.heard() == []
 
 
+@at_pace
 def test_each_incident_is_one_message(picture: Picture, tmp_path: Path) -> None:
     """One of two models drops; the judge that drifts belongs to no drop; a service is silent for a day.
 
@@ -203,6 +210,11 @@ def test_each_incident_is_one_message(picture: Picture, tmp_path: Path) -> None:
     )
     assert ticket["title"] == f"[TICKET] No judgements of {QUIET} in prod for longer than usual"
     assert "Segment: all of the service." in ticket["text"]
+
+
+def test_the_shortest_window_at_this_pace_holds_four_scrapes() -> None:
+    windows = re.findall(r"\[([0-9]+)ms[\]:]", "".join(generate(scale=SCALE).values()))
+    assert min(map(int, windows)) >= 4 * SCRAPE_S * 1000
 
 
 def befallen(past: Past) -> tuple[list[str], list[str]]:
