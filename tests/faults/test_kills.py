@@ -22,7 +22,7 @@ from worker.core.selection.sampling import position
 from worker.features.cascades.shares import read_shares
 
 TRACES = number(5_000, least=250)
-KILLS = number(20, least=3)
+KILLS = number(20, least=2)
 PAUSE_S = seconds(5, least=1)
 after_leases = pytest.mark.slow("each kill is recovered from after the lease of 15 s")
 
@@ -253,7 +253,7 @@ class Conversations:
 @after_leases
 @pytest.mark.timeout(3000)
 def test_each_generation_of_each_conversation_is_judged_once(experiment: Experiment) -> None:
-    chance, kills = random.Random(7), number(10, least=3)
+    chance, kills = random.Random(7), number(10, least=2)
     for name in ("a", "b"):
         experiment.start(name, **SETTINGS)
     with sdk(experiment.redis.url, PREFIX), Conversations(experiment) as conversations:
