@@ -104,12 +104,8 @@ def take(keyspace: Keyspace, **settings: Any) -> IngestHarness:
 
 def evaluations(keyspace: Keyspace) -> list[tuple[str, str, Origin, float]]:
     """List what is in batches: trace, judge, origin and probability."""
-    return sorted(
-        (item.trace.trace_id, evaluation.judge, evaluation.origin, evaluation.probability)
-        for batch in keyspace.batches().values()
-        for item in batch.items
-        for evaluation in item.evaluations
-    )
+    pairs = keyspace.chosen()
+    return sorted((trace.trace_id, each.judge, each.origin, each.probability) for trace, each in pairs)
 
 
 def ended(keyspace: Keyspace) -> dict[str, int]:

@@ -72,10 +72,5 @@ def session_trace(session_id: str, number: int, **fields: Any) -> Trace:
 
 def evaluations(keyspace: Keyspace) -> list[tuple[Trace, Evaluation]]:
     """List what is in batches, by generation."""
-    pairs = [
-        (item.trace, evaluation)
-        for batch in keyspace.batches().values()
-        for item in batch.items
-        for evaluation in item.evaluations
-    ]
-    return sorted(pairs, key=lambda pair: (pair[1].session.generation if pair[1].session else 0, pair[0].trace_id))
+    generation = lambda evaluation: evaluation.session.generation if evaluation.session else 0  # noqa: E731
+    return sorted(keyspace.chosen(), key=lambda pair: (generation(pair[1]), pair[0].trace_id))
