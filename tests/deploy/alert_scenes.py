@@ -214,12 +214,7 @@ def _group(scene: Scene, alerts: Sequence[str]) -> dict[str, Any]:
         for alert in alerts
         for moment in scene.moments
     ]
-    return {
-        "name": scene.name,
-        "interval": scene.interval,
-        "input_series": scene.series,
-        "alert_rule_test": tests,
-    }
+    return {"name": scene.name, "interval": scene.interval, "input_series": scene.series, "alert_rule_test": tests}
 
 
 def _only(rules: Sequence[Path], alerts: Sequence[str], folder: Path) -> list[Path]:

@@ -120,10 +120,7 @@ def motley(pipeline: Pipeline, endpoint: ChatEndpoint) -> Iterator[Worker]:
         if model.get("provider") == "openai":
             away = f"http://127.0.0.1:{free_port()}/v1"
             model["base_url"] = away if name == "away" else endpoint.base_url
-    with (
-        OtlpReceiver(failing(400)) as receiver,
-        BusyServices(pipeline, SERVICE, "unruled", each_per_s=4) as services,
-    ):
+    with OtlpReceiver(failing(400)) as receiver, BusyServices(pipeline, SERVICE, "unruled", each_per_s=4) as services:
         services.turn(SERVICE, {(judge, opinion): share for judge, opinion, share in table["flaws"]})
         worker = pipeline.worker(**table["settings"], otlp_endpoint=receiver.endpoint)
         # A trace that no rule chooses until its user is heard.
