@@ -259,8 +259,13 @@ class Experiment:
             timeout_s: Longest wait for the end of all work.
             spans: Whether every verdict must have reached the receiver; wrong or duplicate spans are never allowed.
         """
-        account = self.settle(timeout_s)
-        check_accounting(self.pipeline, account, self.otlp, counted=self.counted, all_spans=spans)
+        account, verdicts = self.settle(timeout_s), self.verdicts()
+        assert account.lost == 0, account
+        _check_verdicts(self.pipeline, account, verdicts)
+        # Counts since the last scrape are lost with a killed worker: there may be less, but never more.
+        assert self.counted <= sum(len(verdict.metrics) for verdict in verdicts)
+        _check_spans({verdict.evaluation_id for verdict in verdicts}, self.otlp, all_spans=spans)
+        assert (unfinished_work(self.pipeline), unread_groups(self.pipeline)) == ({}, {})
         self.recoveries.check(RECOVERY_S)
         return account
 
@@ -371,28 +376,6 @@ def is_clean(pipeline: Pipeline) -> bool:
         return False
 
 
-def check_accounting(
-    pipeline: Pipeline, account: Account, otlp: OtlpReceiver, *, counted: float, all_spans: bool
-) -> None:
-    """Check the sums of an experiment that has settled.
-
-    Args:
-        pipeline: Where it ran.
-        account: Its account.
-        otlp: The receiver of its spans, one of each verdict unless ``all_spans`` is False.
-        counted: Verdicts on the last metrics pages of all workers.
-        all_spans: See above.
-    """
-    assert account.lost == 0, account
-    entries = pipeline.outbox()
-    verdicts = [entry.verdict for entry in entries if entry.kind == "j"]
-    _check_verdicts(pipeline, account, verdicts)
-    _check_counts(verdicts, counted)
-    _check_spans({verdict.evaluation_id for verdict in verdicts}, otlp, all_spans=all_spans)
-    assert unfinished_work(pipeline) == {}
-    assert unread_groups(pipeline) == {}
-
-
 def unfinished_work(pipeline: Pipeline) -> dict[str, Any]:
     """Return the amounts of unfinished work in Redis by key; empty when all work is done."""
     keys = pipeline.keys
@@ -400,22 +383,24 @@ def unfinished_work(pipeline: Pipeline) -> dict[str, Any]:
         keys.leases: pipeline.store.call(lambda client: client.zcard(keys.leases)),
         keys.holders: pipeline.store.call(lambda client: client.hlen(keys.holders)),
         keys.waiting: sum(map(int, pipeline.store.call(lambda client: client.hvals(keys.waiting)))),
-        **{pattern: _amount(pipeline, pattern) for pattern in (keys.batch("*"), keys.ready("*"), keys.tries("*"))},
+        **{
+            pattern: len(pipeline.store.call(lambda client, name=pattern: set(client.scan_iter(name, count=5000))))
+            for pattern in (keys.batch("*"), keys.ready("*"), keys.tries("*"))
+        },
     }
     return {key: amount for key, amount in counted.items() if amount}
 
 
 def unread_groups(pipeline: Pipeline) -> dict[str, Any]:
     """Return the consumer groups with pending or unread entries."""
-    positions = {}
+    unread = {}
     for stream in (pipeline.keys.traces, pipeline.keys.verdicts):
         newest = pipeline.store.call(lambda client, name=stream: client.xrevrange(name, count=1))
-        last = _parts(newest[0][0]) if newest else (0, 0)
         for group in pipeline.store.call(lambda client, name=stream: client.xinfo_groups(name)):
-            pending, position = group["pending"], _parts(group["last-delivered-id"])
-            if pending or position < last:
-                positions[group["name"].decode()] = (pending, position, last)
-    return positions
+            has_all = not newest or _parts(group["last-delivered-id"]) >= _parts(newest[0][0])
+            if group["pending"] or not has_all:
+                unread[group["name"].decode()] = group
+    return unread
 
 
 def _check_verdicts(pipeline: Pipeline, account: Account, verdicts: Sequence[Verdict]) -> None:
@@ -431,12 +416,6 @@ def _check_verdicts(pipeline: Pipeline, account: Account, verdicts: Sequence[Ver
     assert account.scored == sum(verdict.outcome == "scored" for verdict in verdicts)
 
 
-def _check_counts(verdicts: Sequence[Verdict], counted: float) -> None:
-    """Counts since the last scrape are lost with a killed worker, so the total may be lower, but never higher."""
-    expected = sum(len(verdict.metrics) for verdict in verdicts)
-    assert counted <= expected, f"{counted:g} counted of {expected}"
-
-
 def _check_spans(evaluation_ids: set[str], otlp: OtlpReceiver, *, all_spans: bool) -> None:
     """A span may arrive twice, under the same ids."""
     ids: dict[str, set[tuple[str, str]]] = defaultdict(set)
@@ -447,10 +426,6 @@ def _check_spans(evaluation_ids: set[str], otlp: OtlpReceiver, *, all_spans: boo
     assert ids.keys() <= evaluation_ids, "spans of evaluations that have no verdict"
     if all_spans:
         assert len(evaluation_ids - ids.keys()) == 0, "verdicts without a span"
-
-
-def _amount(pipeline: Pipeline, pattern: str) -> int:
-    return len(pipeline.store.call(lambda client: set(client.scan_iter(pattern, count=5000))))
 
 
 def _parts(entry_id: bytes) -> tuple[int, int]:
