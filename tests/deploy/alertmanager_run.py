@@ -6,18 +6,17 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
-import pytest
 from aiohttp import web
 from alert_scenes import RUNBOOKS
 from support.loopback import LoopbackServer
-from support.processes import wait_until
+from support.processes import missing, wait_until
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "alertmanager"
 CONFIG = FOLDER / "alertmanager.yml"
@@ -37,11 +36,7 @@ def find_program(*names: str) -> str:
     """Find a program; without it skip the test, but fail in CI, where a skip would hide that nothing was tested."""
     folders = f"{os.environ.get('PATH', '')}:/usr/bin:/usr/local/bin"
     executable = next((path for name in names if (path := shutil.which(name, path=folders))), None)
-    if executable:
-        return executable
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"no {names[0]}: install the packages prometheus and prometheus-alertmanager")
-    pytest.skip(f"no {names[0]}")
+    return executable or missing(f"no {names[0]}: install the packages prometheus and prometheus-alertmanager")
 
 
 class Message(NamedTuple):
@@ -121,18 +116,35 @@ class Alertmanager:
         )
         return int(sum(map(float, counts)))
 
-    def is_ready(self) -> bool:
+
+@contextmanager
+def serving(command: Sequence[str], log: Path) -> Iterator[str]:
+    """Run Prometheus or Alertmanager until the block ends; yield the address that it has chosen, once it is ready."""
+
+    def address() -> str:
+        text = log.read_text(encoding="utf-8")
+        assert process.poll() is None, f"{command} ended: {text[-2000:]}"
+        listens = re.search(r'msg="Listening on" address=(\S+)', text)
+        with suppress(httpx.TransportError):
+            if listens and httpx.get(f"http://{listens[1]}/-/ready", trust_env=False).is_success:
+                return f"http://{listens[1]}"
+        return ""
+
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as process,
+    ):
         try:
-            return self._client.get(f"{self.url}/-/ready").is_success
-        except httpx.TransportError:
-            return False
+            yield wait_until(address, what="the program to be ready")
+        finally:
+            process.kill()
 
 
 @contextmanager
 def running(folder: Path) -> Iterator[Alertmanager]:
     """Run Alertmanager with the committed files, the inbox of the test and short waits."""
     program = find_program("prometheus-alertmanager", "alertmanager")
-    with Inbox() as inbox, httpx.Client(timeout=60, trust_env=False) as client, (folder / "log").open("wb") as log:
+    with Inbox() as inbox, httpx.Client(timeout=60, trust_env=False) as client:
         shutil.copytree(FOLDER, folder / "etc")
         config = CONFIG.read_text(encoding="utf-8")
         assert INBOX in config
@@ -147,17 +159,12 @@ def running(folder: Path) -> Iterator[Alertmanager]:
             "--web.external-url=http://localhost:9093",
             "--cluster.listen-address=",
         ]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        try:
-            alertmanager = Alertmanager(listening_url(process, folder / "log"), inbox, client)
+        with serving(command, folder / "log") as url:
+            alertmanager = Alertmanager(url, inbox, client)
             inbox.failures = alertmanager.failures
-            wait_until(alertmanager.is_ready, what="Alertmanager to start")
             yield alertmanager
-        finally:
-            process.kill()
-            process.wait()
-            # Behind all that it sent: what the inbox has accepted and not begun to read would stay open when it ends.
-            client.get(inbox.root_url)
+        # Behind all that it sent: what the inbox has accepted and not begun to read would stay open when it ends.
+        client.get(inbox.root_url)
 
 
 def alert(name: str, severity: str, kind: str, /, *, over: bool = False, **labels: str) -> dict[str, Any]:
@@ -175,16 +182,3 @@ def alert(name: str, severity: str, kind: str, /, *, over: bool = False, **label
         "generatorURL": "http://localhost:9090/graph",
     }
     return made | ({"endsAt": f"{DAY}T04:20:00Z"} if over else {})
-
-
-def listening_url(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Read the address of Alertmanager or Prometheus from its log: with port 0 it chooses a free one."""
-
-    def listens() -> re.Match[str] | None:
-        text = log.read_text(encoding="utf-8")
-        assert process.poll() is None, f"{process.args} ended: {text[-2000:]}"
-        return re.search(r'msg="Listening on" address=(\S+)', text)
-
-    result = wait_until(listens, what="the program to listen")
-    assert result
-    return f"http://{result[1]}"

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
-from subprocess import DEVNULL, STDOUT, Popen
 from typing import Any
 
 import httpx
 import msgspec
 import yaml
 from aiohttp import web
-from alertmanager_run import find_program, listening_url
+from alertmanager_run import find_program, serving
 from prometheus_client import Gauge
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 from support.loopback import LoopbackServer
@@ -134,12 +133,6 @@ class Prometheus:
         """Return whether an Alertmanager was found."""
         return bool(self._get("alertmanagers", {})["activeAlertmanagers"])
 
-    def ready(self) -> bool:
-        try:
-            return self._client.get("/-/ready").status_code == 200
-        except httpx.TransportError:
-            return False
-
     def query(self, expr: str, at: float | None = None) -> Any:
         """Run a query for now or another time; errors contain the message of Prometheus."""
         return self._get("query", {"query": expr} | ({} if at is None else {"time": at}))["result"]
@@ -198,12 +191,6 @@ def prometheus(
         "--enable-feature=exemplar-storage",
         *flags,
     ]
-    log = folder / "prometheus.log"
-    with log.open("wb") as output, Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT) as run:
-        try:
-            with closing(Prometheus(listening_url(run, log), folder)) as server:
-                wait_until(server.ready, what="Prometheus to be ready")
-                wait_until(lambda: not alertmanager or server.sends_alerts(), what="Alertmanager to be found")
-                yield server
-        finally:
-            run.kill()
+    with serving(command, folder / "prometheus.log") as url, closing(Prometheus(url, folder)) as server:
+        wait_until(lambda: not alertmanager or server.sends_alerts(), what="Alertmanager to be found")
+        yield server

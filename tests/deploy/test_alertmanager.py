@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 from alert_scenes import RUNBOOKS, every_rule
-from alertmanager_run import BOT, CONFIG, Alertmanager, Inbox, alert, find_program, running
+from alertmanager_run import BOT, CONFIG, Alertmanager, alert, find_program, running
 from support.processes import wait_until
 from support.tables import read_table
 
@@ -194,17 +193,3 @@ def test_an_incident_is_one_message_of_five_alerts_at_most(alertmanager: Alertma
     message = inbox.wait_for_titled("ticket", "2 alerts").attachment
     assert message["title"].startswith("[TICKET] 2 alerts on the pipeline: TraceJudge")
     assert message["color"] == "warning"
-
-
-@pytest.mark.parametrize("failures", [0, 1])
-def test_a_message_comes_again_only_where_its_request_failed(failures: int) -> None:
-    with Inbox() as inbox, httpx.Client(base_url=inbox.root_url, timeout=60, trust_env=False) as sender:
-        inbox.failures = lambda: failures
-        for receiver in ("page", "ticket", "page"):
-            sender.post(receiver, json={"attachments": [{"text": "It fell."}]})
-        assert len(inbox.messages("ticket")) == 1
-        if failures:
-            assert len(inbox.messages("page")) == 1
-            return
-        with pytest.raises(AssertionError, match="1 came again and 0 requests failed"):
-            inbox.messages("page")

@@ -30,7 +30,7 @@ from support.tables import read_table
 
 from deploy.__main__ import main
 from deploy.generated import differences, write
-from deploy.rules.alert_settings import PATH, Objective, TableError, load, seconds
+from deploy.rules.alert_settings import PATH, Objective, TableError, load
 from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.rule_files import generate
 from deploy.rules.templates import RATED
@@ -291,8 +291,3 @@ def test_a_refused_table_ends_the_command(
     monkeypatch.setattr("deploy.__main__.load", lambda: load(path))
     assert main(["--check"]) == 1
     assert "set an objective above 0.931" in capsys.readouterr().err
-
-
-def test_durations() -> None:
-    read = {duration: seconds(duration) for duration in ("90s", "5m", "1h", "3d", "250ms")}
-    assert read == {"90s": 90, "5m": 300, "1h": 3600, "3d": 259_200, "250ms": 0.25}

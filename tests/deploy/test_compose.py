@@ -52,7 +52,6 @@ TRAFFIC = DEPLOY / "traffic.py"
 INBOX = DEPLOY / "inbox.py"
 SERVICES = {"support-bot", "code-helper", "summariser"}
 PROGRAMS = {  # of services: where it is on this machine, what gives it a port of its own, and the paths of its image
-    "redis": ("redis-server", ["--port", "{6379}", "--dir", "/data"], {"/data"}),
     "prometheus": ("prometheus", ["--web.listen-address=127.0.0.1:{9090}"], {"/etc/prometheus", "/prometheus"}),
     "alertmanager": (
         "prometheus-alertmanager",
@@ -271,12 +270,10 @@ def is_healthy(
     """Run its health check, which compose runs in the container."""
     words = placed(service["healthcheck"]["test"][1:], numbers, folders or {})
     words = [sys.executable, *words[1:]] if words[0] == "python" else words
-    if words[0] == "redis-cli":
-        words[1:1] = ["-p", str(numbers[6379])]
     return subprocess.run(words, capture_output=True, check=False, timeout=30).returncode == 0
 
 
-@pytest.mark.slow("starts Redis, Prometheus and Alertmanager")
+@pytest.mark.slow("starts Prometheus and Alertmanager")
 @each_case("name", PROGRAMS)
 def test_a_service_starts_by_its_command_and_is_healthy(name: str, tmp_path: Path) -> None:
     service = services()[name]
@@ -383,26 +380,19 @@ def test_traffic_goes_on_without_a_collector(
         wait_until(lambda: len(published(redis, prefix)) > already, what="more traffic")
 
 
-def test_the_inbox_prints_what_a_person_would_read(tmp_path: Path) -> None:
+def test_the_inbox_prints_what_a_person_would_read_and_messages_for_programs_on_a_line(tmp_path: Path) -> None:
     port = free_port()
-    message = {
-        "attachments": [{"title": "[PAGE] it fell", "text": "61% passed.", "title_link": "http://localhost:3000"}]
-    }
-    with Program(INBOX, str(port), folder=tmp_path) as inbox, httpx.Client(trust_env=False, timeout=60) as client:
+    page = {"attachments": [{"title": "[PAGE] it fell", "text": "61% passed.", "title_link": "http://localhost:3000"}]}
+    alerts = {"alerts": [{"status": "firing", "labels": {"alertname": "TraceJudgeNoVerdicts"}}]}
+    url = f"http://127.0.0.1:{port}"
+    with Program(INBOX, str(port), folder=tmp_path) as inbox, httpx.Client(base_url=url, timeout=60) as client:
         inbox.wait_for("inbox on port")
         assert is_healthy(services()["inbox"], {8080: port})
-        answer = client.post(f"http://127.0.0.1:{port}/page", json=message)
-        assert (answer.status_code, answer.text) == (200, "ok")  # anything else is a failure to Alertmanager
+        assert client.get("/").text == "ok"
+        # Anything but `ok` is a failure to Alertmanager.
+        posts = [client.post("/page", json=page), client.post("/webhook", json=alerts)]
+        assert [(answer.status_code, answer.text) for answer in posts] == [(200, "ok")] * 2
+        assert client.post("/webhook", content=b"no JSON").status_code == 400
+        assert client.post("/webhook", json=[1]).status_code == 400
         inbox.wait_for("^== page ==\n\\[PAGE\\] it fell\n61% passed.\nhttp://localhost:3000$")
-
-
-def test_the_inbox_prints_messages_for_programs_on_a_line(tmp_path: Path) -> None:
-    port = free_port()
-    message = {"alerts": [{"status": "firing", "labels": {"alertname": "TraceJudgeNoVerdicts"}}]}
-    with Program(INBOX, str(port), folder=tmp_path) as inbox, httpx.Client(trust_env=False, timeout=60) as client:
-        inbox.wait_for("inbox on port")
-        assert client.get(f"http://127.0.0.1:{port}/").text == "ok"
-        assert client.post(f"http://127.0.0.1:{port}/webhook", content=b"no JSON").status_code == 400
-        assert client.post(f"http://127.0.0.1:{port}/webhook", json=[1]).status_code == 400
-        assert client.post(f"http://127.0.0.1:{port}/webhook", json=message).text == "ok"
         inbox.wait_for("^-- webhook: TraceJudgeNoVerdicts firing$")

@@ -13,7 +13,6 @@ from support.cases import each_case
 from support.lazy import Lazy
 
 from deploy.dashboards.grafana import FOLDER, bound_value, generate
-from deploy.generated import differences
 from deploy.rules.alert_settings import load
 from deploy.rules.rule_files import FOLDER as RULES
 from docs.metrics import worker_metrics
@@ -42,9 +41,7 @@ def runbooks_of(panel: dict[str, Any]) -> set[str]:
     return {names[address.partition("#")[2]] for address in named.split(", ") if address}
 
 
-def test_the_committed_files_are_what_is_generated_at_addresses_that_alerts_open() -> None:
-    assert differences(FOLDER, generate()) == ""
-    assert generate() == generate()
+def test_dashboards_are_at_addresses_that_alerts_open() -> None:
     assert {uid: each["title"] for uid, each in dashboards().items()} == TITLES
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from queries import Asked, asked, dashboards, fill, opened_values, panels
+from queries import Asked, asked, dashboards, fill, opened_values, panels, recorded, rule_expressions
 from scraped import FINDING_S, MODEL, PANEL, PANEL_REASON, Prometheus, Traffic, prometheus
+from support.processes import wait_until
 from test_runbooks import PARTS
 
 from deploy.rules.rule_files import generate
@@ -80,10 +81,14 @@ def test_each_query_finds_something(all_answers: Mapping[Asked, Any]) -> None:
 
 
 @pytest.mark.usefixtures("answers")
-def test_every_rule_runs(server: Prometheus) -> None:
+def test_every_rule_runs_and_has_recorded(server: Prometheus) -> None:
     """By now each has been asked many times; before that nobody knows how it is."""
     rules = server.rules()
     assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}
+    assert len(rules) == len(rule_expressions())
+    # Sums over windows are recorded after what they add up.
+    has_recorded = lambda: all(server.query(f"last_over_time({name}[10m])") for name in recorded())  # noqa: E731
+    wait_until(has_recorded, FINDING_S, "all series to be recorded")
 
 
 def with_variables(queries: Iterable[Asked], names: set[str]) -> list[Asked]:

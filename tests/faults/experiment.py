@@ -7,11 +7,12 @@ product's own times (a lease of 15 s, a sweep each second) are not scaled.
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, Self
@@ -20,7 +21,7 @@ import httpx
 from redis import Redis
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
-from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces
+from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces, sdk
 from support.processes import PATIENCE_S, bounded_s, wait_until
 from support.replies import slow, yes_no
 from support.scrape import Scrape
@@ -29,6 +30,7 @@ import tracejudge
 from judges.core.verdict import Verdict
 from worker.base.accounting import Account
 from worker.base.embedded import EmbeddedRedis
+from worker.base.monitor.series import read_buckets, read_series
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import Keys
 
@@ -178,9 +180,31 @@ class Experiment:
     def resume(self, name: str = "a") -> None:
         self.workers[name].program.signal(signal.SIGCONT)
 
-    def load(self, rate: float, total: int | None = None, *, redis_url: str | None = None) -> "Load":
+    @contextmanager
+    def load(self, rate: float, total: int | None = None, *, redis_url: str | None = None) -> Iterator[None]:
         """Publish at a rate during the block; with `total`, leaving it waits until that many are published."""
-        return Load(self, rate, total, redis_url or self.redis.url)
+        stop, first = threading.Event(), self.published
+
+        def publish() -> None:
+            began = time.monotonic()
+            while not stop.wait(0.02) and (total is None or self.published < first + total):
+                due = first + min(int((time.monotonic() - began) * rate), total or sys.maxsize)
+                for trace in make_traces(due - self.published, first=self.published, ended_at=time.time()):
+                    tracejudge.publish(trace)
+                self.published = due
+
+        thread = threading.Thread(target=publish, name="load", daemon=True)
+        with sdk(redis_url or self.redis.url, PREFIX):
+            thread.start()
+            try:
+                yield
+            except BaseException:
+                stop.set()
+                raise
+            finally:
+                if total is None:
+                    stop.set()
+                thread.join()
 
     def publish(self, traces: int) -> None:
         """Publish this many traces at once, and wait until Redis has them."""
@@ -235,8 +259,13 @@ class Experiment:
             timeout_s: Longest wait for the end of all work.
             spans: Whether every verdict must have reached the receiver; wrong or duplicate spans are never allowed.
         """
-        account = self.settle(timeout_s)
-        check_accounting(self.pipeline, account, self.otlp, counted=self.counted, all_spans=spans)
+        account, verdicts = self.settle(timeout_s), self.verdicts()
+        assert account.lost == 0, account
+        _check_verdicts(self.pipeline, account, verdicts)
+        # Counts since the last scrape are lost with a killed worker: there may be less, but never more.
+        assert self.counted <= sum(len(verdict.metrics) for verdict in verdicts)
+        _check_spans({verdict.evaluation_id for verdict in verdicts}, self.otlp, all_spans=spans)
+        assert (unfinished_work(self.pipeline), unread_groups(self.pipeline)) == ({}, {})
         self.recoveries.check(RECOVERY_S)
         return account
 
@@ -245,7 +274,15 @@ class Experiment:
         account = self.assert_accounting(**settling)
         ends = (account.published, account.dropped, account.chosen, account.scored)
         assert ends == (self.published, 0, self.evaluations, self.evaluations)
+        assert [self._monitored(fine=fine) for fine in (False, True)] == [self.evaluations] * 2
         return account
+
+    def _monitored(self, *, fine: bool) -> int:
+        """Count the scored verdicts in the sums of the monitor, which another worker continues after a kill."""
+        store, day_s = self.pipeline.store, 86_400
+        span = time.time() - day_s, time.time() + day_s
+        series = read_buckets(store, list(read_series(store)), *span, fine=fine)
+        return sum(bucket.sums.total.judgements for buckets in series for bucket in buckets)
 
     def _account(self) -> Account | None:
         try:
@@ -331,74 +368,12 @@ class Recoveries:
         return bool(self._store.call(lambda client: client.exists(self._store.keys.batch(batch.decode()))))
 
 
-class Load:
-    """Publishes through the SDK at a steady rate, in a thread. One at a time: a process has one SDK client."""
-
-    def __init__(self, experiment: Experiment, rate: float, total: int | None, redis_url: str) -> None:
-        self._experiment, self._rate, self._total, self._redis_url = experiment, rate, total, redis_url
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._publish, name="load", daemon=True)
-        self.published = 0
-
-    def __enter__(self) -> Self:
-        options: Mapping[str, Any] = {"max_items": 50_000, "max_bytes": 512 * 1024 * 1024}
-        tracejudge.init(service="tests", redis_url=self._redis_url, prefix=self._experiment.pipeline.prefix, **options)
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        if self._total is None or kind is not None:
-            self._stop.set()
-        self._thread.join()
-        try:
-            assert tracejudge.flush(60) or kind is not None, "the SDK could not publish the rest"
-        finally:
-            tracejudge.shutdown()
-
-    @property
-    def running(self) -> bool:
-        return self._thread.is_alive()
-
-    def _publish(self) -> None:
-        began = time.monotonic()
-        while not self._stop.wait(0.02) and (self._total is None or self.published < self._total):
-            due = int((time.monotonic() - began) * self._rate) - self.published
-            if self._total is not None:
-                due = min(due, self._total - self.published)
-            for trace in make_traces(due, first=self._experiment.published, ended_at=time.time()):
-                tracejudge.publish(trace)
-            self.published += due
-            self._experiment.published += due
-
-
 def is_clean(pipeline: Pipeline) -> bool:
     """Return whether no work is left and the exporters have read everything; False without Redis."""
     try:
         return not unfinished_work(pipeline) and not unread_groups(pipeline)
     except StoreError:
         return False
-
-
-def check_accounting(
-    pipeline: Pipeline, account: Account, otlp: OtlpReceiver, *, counted: float, all_spans: bool
-) -> None:
-    """Check the sums of an experiment that has settled.
-
-    Args:
-        pipeline: Where it ran.
-        account: Its account.
-        otlp: The receiver of its spans, one of each verdict unless ``all_spans`` is False.
-        counted: Verdicts on the last metrics pages of all workers.
-        all_spans: See above.
-    """
-    assert account.lost == 0, account
-    entries = pipeline.outbox()
-    verdicts = [entry.verdict for entry in entries if entry.kind == "j"]
-    _check_verdicts(pipeline, account, verdicts)
-    _check_counts(verdicts, counted)
-    _check_spans({verdict.evaluation_id for verdict in verdicts}, otlp, all_spans=all_spans)
-    assert unfinished_work(pipeline) == {}
-    assert unread_groups(pipeline) == {}
 
 
 def unfinished_work(pipeline: Pipeline) -> dict[str, Any]:
@@ -408,22 +383,24 @@ def unfinished_work(pipeline: Pipeline) -> dict[str, Any]:
         keys.leases: pipeline.store.call(lambda client: client.zcard(keys.leases)),
         keys.holders: pipeline.store.call(lambda client: client.hlen(keys.holders)),
         keys.waiting: sum(map(int, pipeline.store.call(lambda client: client.hvals(keys.waiting)))),
-        **{pattern: _amount(pipeline, pattern) for pattern in (keys.batch("*"), keys.ready("*"), keys.tries("*"))},
+        **{
+            pattern: len(pipeline.store.call(lambda client, name=pattern: set(client.scan_iter(name, count=5000))))
+            for pattern in (keys.batch("*"), keys.ready("*"), keys.tries("*"))
+        },
     }
     return {key: amount for key, amount in counted.items() if amount}
 
 
 def unread_groups(pipeline: Pipeline) -> dict[str, Any]:
     """Return the consumer groups with pending or unread entries."""
-    positions = {}
+    unread = {}
     for stream in (pipeline.keys.traces, pipeline.keys.verdicts):
         newest = pipeline.store.call(lambda client, name=stream: client.xrevrange(name, count=1))
-        last = _parts(newest[0][0]) if newest else (0, 0)
         for group in pipeline.store.call(lambda client, name=stream: client.xinfo_groups(name)):
-            pending, position = group["pending"], _parts(group["last-delivered-id"])
-            if pending or position < last:
-                positions[group["name"].decode()] = (pending, position, last)
-    return positions
+            has_all = not newest or _parts(group["last-delivered-id"]) >= _parts(newest[0][0])
+            if group["pending"] or not has_all:
+                unread[group["name"].decode()] = group
+    return unread
 
 
 def _check_verdicts(pipeline: Pipeline, account: Account, verdicts: Sequence[Verdict]) -> None:
@@ -439,12 +416,6 @@ def _check_verdicts(pipeline: Pipeline, account: Account, verdicts: Sequence[Ver
     assert account.scored == sum(verdict.outcome == "scored" for verdict in verdicts)
 
 
-def _check_counts(verdicts: Sequence[Verdict], counted: float) -> None:
-    """Counts since the last scrape are lost with a killed worker, so the total may be lower, but never higher."""
-    expected = sum(len(verdict.metrics) for verdict in verdicts)
-    assert counted <= expected, f"{counted:g} counted of {expected}"
-
-
 def _check_spans(evaluation_ids: set[str], otlp: OtlpReceiver, *, all_spans: bool) -> None:
     """A span may arrive twice, under the same ids."""
     ids: dict[str, set[tuple[str, str]]] = defaultdict(set)
@@ -455,10 +426,6 @@ def _check_spans(evaluation_ids: set[str], otlp: OtlpReceiver, *, all_spans: boo
     assert ids.keys() <= evaluation_ids, "spans of evaluations that have no verdict"
     if all_spans:
         assert len(evaluation_ids - ids.keys()) == 0, "verdicts without a span"
-
-
-def _amount(pipeline: Pipeline, pattern: str) -> int:
-    return len(pipeline.store.call(lambda client: set(client.scan_iter(pattern, count=5000))))
 
 
 def _parts(entry_id: bytes) -> tuple[int, int]:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from experiment import SCALE
 from redis import Redis
-from support.processes import wait_until
-from support.redis_kinds import answers
+from support.processes import missing, wait_until
+from support.redis_kinds import TunedRedis, answers
 
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 
@@ -28,10 +28,10 @@ def on_redis(*short: object) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("experiment", short if SCALE < 1 else ORIGINS, indirect=True)
 
 
-def server_of(version: str, binaries: Sequence[ServerBinary]) -> EmbeddedRedis:
+def server_of(version: str, binaries: Sequence[ServerBinary], *options: str) -> EmbeddedRedis:
     """Make a server of a version; without it the test is skipped."""
     binary = next((binary for binary in binaries if binary.origin == ORIGINS[version]), None)
-    return EmbeddedRedis(binary) if binary else pytest.skip(f"no Redis {version}")
+    return TunedRedis(binary, *options) if binary else pytest.skip(f"no Redis {version}")
 
 
 def restart(server: EmbeddedRedis, *, away_s: float) -> None:
@@ -105,10 +105,6 @@ class Clock:
 
 
 def _compile(library: Path) -> None:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("no C compiler: install gcc and libc6-dev")
-        pytest.skip("no C compiler")
+    compiler = shutil.which("cc") or missing("no C compiler: install gcc and libc6-dev")
     source = Path(__file__).with_name("experiment_clock.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from experiment import RECOVERY_S, SCALE, number, seconds
@@ -17,7 +16,7 @@ from redis import Redis, ResponseError
 from redis.crc import key_slot
 from redis.exceptions import MovedError
 from support.cluster import Cluster, Node, running_cluster
-from support.pipeline import SETTLING_S, Pipeline, make_traces
+from support.pipeline import SETTLING_S, Pipeline, make_traces, sdk
 from support.processes import wait_until
 
 import tracejudge
@@ -73,19 +72,15 @@ class Rig:
         """Publish until the end of the block, and deliver everything."""
         stop = threading.Event()
         thread = threading.Thread(target=self._publish, args=(stop,))
-        limits: dict[str, Any] = {"max_items": 100_000, "max_bytes": 1 << 30}
-        tracejudge.init(service="tests", redis_url=self.cluster.url, prefix=self.prefix, **limits)
         begin = len(self.published)
-        try:
+        with sdk(self.cluster.url, self.prefix, max_items=100_000):
             thread.start()
-            wait_until(lambda: len(self.published) - begin > RATE, what="traffic")
-            yield
-        finally:
-            stop.set()
-            thread.join()
-            is_delivered = tracejudge.flush(60)
-            tracejudge.shutdown()
-        assert is_delivered, "the SDK delivers everything"
+            try:
+                wait_until(lambda: len(self.published) - begin > RATE, what="traffic")
+                yield
+            finally:
+                stop.set()
+                thread.join()
 
     def _publish(self, stop: threading.Event) -> None:
         for place in self._places:

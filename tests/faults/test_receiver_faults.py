@@ -11,19 +11,16 @@ from collections.abc import Iterator
 from http import HTTPStatus
 
 import pytest
-from experiment import Experiment, number, seconds
+from experiment import EVALUATION_ID, Experiment, number, seconds
 from support import otlp as collector
 from support.otlp import Log, Span
-from support.pipeline import Worker
 from support.processes import bounded_s, wait_until
 from support.scrape import CLIENT
 
 TRACES = number(5_000, least=250)
 DOWN_S = seconds(60, least=3)
 PHASE_S = seconds(20, least=1)
-EVALUATION_ID = "tracejudge.evaluation.id"
 POISONED = 64
-AT_ONCE = 8
 
 
 def is_poison(evaluation_id: str) -> bool:
@@ -53,30 +50,14 @@ PHASES: dict[str, collector.Behaviour] = {
 }
 
 
-def counted(experiment: Experiment) -> float:
-    return sum(worker.scrape().total("tracejudge_verdicts_total") for worker in experiment.workers.values())
-
-
 def metrics_continue(experiment: Experiment, duration_s: float) -> None:
     """Check that finished evaluations are counted in the metrics while the receiver fails, and that more finish."""
     before, until = experiment.finished, time.monotonic() + duration_s
     while time.monotonic() <= until:
         finished = experiment.finished
-        wait_until(lambda least=finished: counted(experiment) >= least, what=f"{finished} to be counted")
+        wait_until(lambda least=finished: experiment.counted >= least, what=f"{finished} to be counted")
         time.sleep(0.5)
     wait_until(lambda: experiment.finished > before, what="judging to go on")
-
-
-def evaluations_sent(experiment: Experiment) -> Counter[str]:
-    return Counter(span.attributes[EVALUATION_ID] for span in experiment.otlp.spans if span.kind == "INTERNAL")
-
-
-def dropped(*workers: Worker) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for worker in workers:
-        for sample in worker.scrape().samples("tracejudge_export_dropped_total", exporter="otel"):
-            counts[sample.labels["reason"]] += int(sample.value)
-    return dict(+counts)
 
 
 @pytest.mark.slow("seven states of the receiver one after the other")
@@ -100,29 +81,15 @@ def test_the_receiver_is_down_then_slow_then_refusing(experiment: Experiment) ->
     verdicts = [entry.verdict.evaluation_id for entry in experiment.pipeline.outbox()]
     poisoned = {name for name in verdicts if is_poison(name)}
     assert poisoned
-    sent = evaluations_sent(experiment)
+    sent = Counter(span.attributes[EVALUATION_ID] for span in experiment.otlp.spans if span.kind == "INTERNAL")
     assert (sent.keys(), set(sent.values())) == (set(verdicts) - poisoned, {1})
     assert len(experiment.otlp.logs) == len(verdicts)
-    assert dropped(*experiment.workers.values()) == {"rejected": len(poisoned)}
+    name, dropped = "tracejudge_export_dropped_total", Counter[str]()
+    for worker in experiment.workers.values():
+        for sample in worker.scrape().samples(name, exporter="otel"):
+            dropped[sample.labels["reason"]] += int(sample.value)
+    assert +dropped == {"rejected": len(poisoned)}
     experiment.assert_each_counted()
-
-
-@pytest.mark.slow("waits for pauses between requests")
-def test_spans_wait_for_a_misconfigured_receiver_and_readiness_and_log_report_it_once(experiment: Experiment) -> None:
-    worker = experiment.start()
-    url = f"http://127.0.0.1:{worker.port}/readyz"
-    experiment.otlp.behaviour = collector.failing(HTTPStatus.UNAUTHORIZED)
-    experiment.publish(AT_ONCE)
-    why = "export-otel: receiver answers HTTP 401: "
-    wait_until(lambda: why in CLIENT.get(url, timeout=30).text, what=f"the worker to say {why!r}")
-    assert CLIENT.get(url, timeout=30).status_code == 503
-    wait_until(lambda: counted(experiment) == experiment.evaluations, what="metrics, which do not wait")
-    experiment.otlp.behaviour = collector.Accept()
-    experiment.assert_all_scored()
-    assert set(evaluations_sent(experiment).values()) == {1}
-    wait_until(lambda: CLIENT.get(url, timeout=30).status_code == 200, what="the worker to be ready")
-    assert sum("HTTP 401" in line for line in worker.program.output.splitlines()) == 1
-    assert dropped(worker) == {}
 
 
 # --- standard error cannot be written: it is a full pipe that nobody reads; closed ones and full disks lose less ---

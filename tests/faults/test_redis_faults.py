@@ -1,26 +1,25 @@
 """Redis restarts, pauses, is full or trimmed, forgets, its network fails, its clock jumps: nothing is lost silently."""
 
 import contextlib
+import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from operator import ge
 from pathlib import Path
 
 import pytest
-from experiment import SCALE, Experiment, number, seconds
+from experiment import PREFIX, SCALE, Experiment, number, seconds
 from redis import Redis
-from redis_faults import HOUR_S, ORIGINS, Clock, filled, frozen, on_redis, restarts
-from support.pipeline import Worker, make_traces
+from redis_faults import HOUR_S, ORIGINS, Clock, filled, frozen, on_redis, restarts, server_of
+from support.pipeline import Worker, make_traces, sdk
 from support.processes import wait_until
 from support.proxy import HOLDS, REFUSES, Behaviour, Proxy, cuts_replies, delays, resets_after
-from support.redis_kinds import TunedRedis
 from support.replies import slow, yes_no
 
 import tracejudge
-from worker.base.accounting import Account
-from worker.base.embedded import EmbeddedRedis, ServerBinary
+from worker.base.embedded import ServerBinary
 
 
 # --- restarts, pauses and the network ---
@@ -121,17 +120,6 @@ def test_the_clock_of_a_worker_jumps(experiment: Experiment, tmp_path: Path) -> 
     experiment.assert_each_counted()
 
 
-@contextlib.contextmanager
-def service(experiment: Experiment, **options: int) -> Iterator[None]:
-    """Publish as a service with a small buffer, or one that caps the stream."""
-    tracejudge.init(service="tests", redis_url=experiment.redis.url, prefix=experiment.pipeline.prefix, **options)
-    try:
-        yield
-        assert tracejudge.flush(60)
-    finally:
-        tracejudge.shutdown()
-
-
 def publish(experiment: Experiment, traces: int, **fields: object) -> None:
     for trace in make_traces(traces, first=experiment.published, ended_at=time.time(), **fields):
         tracejudge.publish(trace)
@@ -144,7 +132,7 @@ CAP = STREAM // 8
 
 
 def publish_capped(experiment: Experiment, traces: int) -> None:
-    with service(experiment, max_stream=CAP, max_items=50_000):
+    with sdk(experiment.redis.url, PREFIX, max_stream=CAP):
         publish(experiment, traces)
 
 
@@ -215,22 +203,15 @@ def stored_amounts(experiment: Experiment, client: Redis) -> list[int]:
     return [*streams, *(sum(1 for _ in client.scan_iter(pattern, count=5_000)) for pattern in patterns)]
 
 
-@pytest.mark.slow("fills and empties Redis with workers of all roles")
-@on_redis("6.2")
-def test_redis_is_full_under_load(experiment: Experiment) -> None:
-    account = fill_under_load(experiment)
-    assert account.dropped >= TRACES - BUFFER
-
-
-@pytest.mark.slow("full and empty over and over")
-@on_redis("7")
-def test_redis_is_full_intermittently(experiment: Experiment) -> None:
-    fill_under_load(experiment, room_bytes=100_000)
-
-
-def fill_under_load(experiment: Experiment, room_bytes: int | None = None) -> Account:
+@pytest.mark.slow("full, and full and empty over and over")
+@pytest.mark.parametrize(
+    ("experiment", "room_bytes"),
+    [("6.2", None), ("7", 100_000)] if SCALE < 1 else itertools.product(ORIGINS, (None, 100_000)),
+    indirect=["experiment"],
+)
+def test_redis_is_full_under_load(experiment: Experiment, room_bytes: int | None) -> None:
     worker = experiment.start()
-    with service(experiment, max_items=BUFFER):
+    with sdk(experiment.redis.url, PREFIX, max_items=BUFFER):
         publish(experiment, TRACES // 4)
         experiment.wait_finished(20)
         with filled(experiment.redis, room_bytes=room_bytes) as client:
@@ -246,11 +227,11 @@ def fill_under_load(experiment: Experiment, room_bytes: int | None = None) -> Ac
         publish(experiment, TRACES // 4)
     account = experiment.assert_accounting()
     assert account.published == experiment.published
+    assert account.dropped >= (TRACES - BUFFER if room_bytes is None else 0)
     assert account.reasons == ({"dropped:buffer_full": account.dropped} if account.dropped else {})
     assert account.sampled == account.published - account.dropped
     assert account.scored == account.chosen == account.sampled * len(experiment.judges)
     assert len(experiment.endpoint.calls) <= account.chosen + 128, "nothing is begun whose verdict cannot be written"
-    return account
 
 
 @pytest.mark.slow("a start that waits")
@@ -274,7 +255,7 @@ def test_a_worker_that_starts_on_a_full_redis_waits_for_memory(experiment: Exper
 def test_a_full_redis_is_trimmed_to_the_caps(experiment: Experiment) -> None:
     """Entries that were read stay in the stream for replay; trimming to the cap frees memory."""
     experiment.start()
-    with service(experiment, max_items=TRACES):
+    with sdk(experiment.redis.url, PREFIX, max_items=TRACES):
         # Some kB each: trimming must free more than connections take.
         publish(experiment, TRACES, words=400)
     experiment.wait_finished(experiment.evaluations)
@@ -311,30 +292,24 @@ class Losing(Experiment):
         assert len(set(ids)) == len(ids) == account.scored == account.chosen >= ended
 
 
+FAST = ("--repl-diskless-sync-delay", "0")
+
+
 @pytest.fixture
-def losing(tmp_path: Path, redis_binaries: tuple[ServerBinary, ...]) -> Iterator[Callable[..., Losing]]:
-    """Start an experiment on a version of Redis, with options of the server."""
-    with ExitStack() as stack:
-
-        def start(version: str, *options: str) -> Losing:
-            redis = server(redis_binaries, version, *options)
-            made = stack.enter_context(Losing(tmp_path, judges=("relevance_to_query",), redis=redis))
-            stack.enter_context(service(made))
-            return made
-
-        yield start
-
-
-def server(binaries: Sequence[ServerBinary], version: str, *options: str) -> EmbeddedRedis:
-    binary = next((binary for binary in binaries if binary.origin == ORIGINS[version]), None)
-    return TunedRedis(binary, *options) if binary else pytest.skip(f"no Redis {version}")
+def losing(
+    request: pytest.FixtureRequest, tmp_path: Path, redis_binaries: tuple[ServerBinary, ...]
+) -> Iterator[Losing]:
+    """An experiment on a version of Redis."""
+    redis = server_of(request.param, redis_binaries, *FAST)
+    with Losing(tmp_path, judges=("relevance_to_query",), redis=redis) as made, sdk(redis.url, PREFIX):
+        yield made
 
 
 @pytest.mark.parametrize(
-    "version", ["6.2", pytest.param("7", marks=pytest.mark.endurance("the other version of Redis"))]
+    "losing", ["6.2", pytest.param("7", marks=pytest.mark.endurance("the other version of Redis"))], indirect=True
 )
-def test_redis_is_flushed_while_a_worker_holds_batches(losing: Callable[..., Losing], version: str) -> None:
-    experiment = losing(version)
+def test_redis_is_flushed_while_a_worker_holds_batches(losing: Losing) -> None:
+    experiment = losing
     experiment.endpoint.behaviour = slow(3, yes_no())
     experiment.start()
     experiment.publish()
@@ -346,14 +321,15 @@ def test_redis_is_flushed_while_a_worker_holds_batches(losing: Callable[..., Los
 
 
 @pytest.mark.parametrize(
-    "version",
+    "losing",
     [
         pytest.param("7", marks=pytest.mark.slow("seconds of CPU, for what shorter tests touch too")),
         pytest.param("6.2", marks=pytest.mark.endurance("the other version of Redis")),
     ],
+    indirect=True,
 )
-def test_redis_is_flushed_and_then_restarts_from_an_older_snapshot(losing: Callable[..., Losing], version: str) -> None:
-    experiment = losing(version)
+def test_redis_is_flushed_and_then_restarts_from_an_older_snapshot(losing: Losing) -> None:
+    experiment = losing
     experiment.start()
     experiment.publish()
     experiment.assert_balanced(lost=0)
@@ -370,13 +346,11 @@ def test_redis_is_flushed_and_then_restarts_from_an_older_snapshot(losing: Calla
     experiment.assert_balanced(lost=2 * PART)
 
 
-def test_redis_fails_over_without_the_last_writes(
-    losing: Callable[..., Losing], redis_binaries: tuple[ServerBinary, ...]
-) -> None:
+@pytest.mark.parametrize("losing", ["7"], indirect=True)
+def test_redis_fails_over_without_the_last_writes(losing: Losing, redis_binaries: tuple[ServerBinary, ...]) -> None:
     """The replica loses its master, which continues; then both swap roles, under the same address."""
-    fast = ("--repl-diskless-sync-delay", "0")
-    experiment = losing("7", *fast)
-    with server(redis_binaries, "7", *fast) as replica, Redis.from_url(replica.url) as other:
+    experiment = losing
+    with server_of("7", redis_binaries, *FAST) as replica, Redis.from_url(replica.url) as other:
         client = Redis.from_url(experiment.redis.url)
         experiment.start()
         experiment.publish()

@@ -1,4 +1,4 @@
-"""A steady load with random faults: half a minute in the short form, half an hour at full length."""
+"""A steady load with random faults: a minute in the short form, half an hour at full length."""
 
 import contextlib
 import random
@@ -110,7 +110,7 @@ def faults(tmp_path: Path) -> Iterator[RandomFaults]:
         yield RandomFaults(experiment, proxy, random.Random(seed))
 
 
-@pytest.mark.slow("24 s of random faults")
+@pytest.mark.endurance("a minute of faults that other experiments cause one by one")
 @pytest.mark.timeout(SOAK_S + 900)
 def test_a_steady_load_with_random_faults(faults: RandomFaults) -> None:
     experiment = faults.experiment

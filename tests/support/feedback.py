@@ -1,11 +1,19 @@
 """What the tests of late feedback share: complaints into the stream, and passes whose thread does not run."""
 
 import json
-import threading
 from typing import Any
 
 from judges.core.verdict import Origin
-from support.stages import IngestHarness, Keyspace, RecordingNotifier, pressure_of, rules_of, samples, settings_of
+from support.stages import (
+    IngestHarness,
+    InstantEvent,
+    Keyspace,
+    RecordingNotifier,
+    pressure_of,
+    rules_of,
+    samples,
+    settings_of,
+)
 from worker.core.config.settings import Rule
 from worker.core.telemetry.metrics import Metrics
 from worker.features.late_feedback.search import LateFeedbackPasses
@@ -13,13 +21,6 @@ from worker.features.late_feedback.search import LateFeedbackPasses
 HEARD = Rule(name="heard", judges=("safety", "relevance_to_query"), rate=0.0, always=("negative_feedback",))
 TURNS = 2_000
 """Far more than any pass here needs."""
-
-
-class _NoWaits(threading.Event):
-    """Ends the waits of a stage at once."""
-
-    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - the name it is called with
-        return self.is_set()
 
 
 class Passes:
@@ -39,7 +40,7 @@ class Passes:
             notifier=notifier,
             pressure=self.pressure,
         )
-        self.stage.stopping = _NoWaits()
+        self.stage.stopping = InstantEvent([])
 
     @property
     def under_way(self) -> bool:
@@ -103,12 +104,8 @@ def take(keyspace: Keyspace, **settings: Any) -> IngestHarness:
 
 def evaluations(keyspace: Keyspace) -> list[tuple[str, str, Origin, float]]:
     """List what is in batches: trace, judge, origin and probability."""
-    return sorted(
-        (item.trace.trace_id, evaluation.judge, evaluation.origin, evaluation.probability)
-        for batch in keyspace.batches().values()
-        for item in batch.items
-        for evaluation in item.evaluations
-    )
+    pairs = keyspace.chosen()
+    return sorted((trace.trace_id, each.judge, each.origin, each.probability) for trace, each in pairs)
 
 
 def ended(keyspace: Keyspace) -> dict[str, int]:

@@ -181,42 +181,34 @@ def message(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def message_events(body: dict[str, Any]) -> Events:
-    whole = message(body)
-    events: list[dict[str, Any]] = [
-        {
-            "type": "message_start",
-            "message": {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}},
-        },
-        {
-            "type": "content_block_start",
-            "index": 0,
-            "content_block": {"type": "thinking", "thinking": "", "signature": ""},
-        },
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "Hm."}},
-        {"type": "content_block_stop", "index": 0},
-        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
-        *(
-            {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": piece}}
-            for piece in (["I look."] if body["model"] == "calls" else PIECES)
-        ),
-        {"type": "content_block_stop", "index": 1},
+    whole, calls = message(body), body["model"] == "calls"
+    texts = ["I look."] if calls else PIECES
+    begun = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}}
+    blocks: list[Block] = [
+        ({"type": "thinking", "thinking": "", "signature": ""}, [{"type": "thinking_delta", "thinking": "Hm."}]),
+        ({"type": "text", "text": ""}, [{"type": "text_delta", "text": piece} for piece in texts]),
     ]
-    if body["model"] == "calls":
-        events += [
-            {"type": "content_block_start", "index": 2, "content_block": {**whole["content"][1], "input": {}}},
-            *(
-                {
-                    "type": "content_block_delta",
-                    "index": 2,
-                    "delta": {"type": "input_json_delta", "partial_json": piece},
-                }
-                for piece in ARGUMENTS
-            ),
-            {"type": "content_block_stop", "index": 2},
-        ]
-    delta = {"stop_reason": "end_turn", "stop_sequence": None}
-    events += [{"type": "message_delta", "delta": delta, "usage": {"output_tokens": 4}}, {"type": "message_stop"}]
-    return _named(events)
+    if calls:
+        deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ARGUMENTS]
+        blocks.append(({**whole["content"][1], "input": {}}, deltas))
+    return _named(stream_of_messages(begun, blocks, "end_turn", 4))
+
+
+Block = tuple[dict[str, Any], list[dict[str, Any]]]
+"""The beginning of a part of an answer, and what is added to it."""
+
+
+def stream_of_messages(
+    begun: dict[str, Any], blocks: Iterable[Block], reason: str, tokens: int
+) -> list[dict[str, Any]]:
+    """Write the events of Anthropic's API for an answer of some blocks."""
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": begun}]
+    for index, (block, deltas) in enumerate(blocks):
+        events.append({"type": "content_block_start", "index": index, "content_block": block})
+        events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        events.append({"type": "content_block_stop", "index": index})
+    end = {"delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": tokens}}
+    return [*events, {"type": "message_delta", **end}, {"type": "message_stop"}]
 
 
 def _text(body: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 from support.loopback import LoopbackServer
+from support.model_api import stream_of_messages
 
 MODEL: Final = "small-2026-11-01"
 """The model that answers; clients ask for `small`."""
@@ -258,18 +259,7 @@ class ModelServer(LoopbackServer):
             written = json.dumps(reply.arguments)
             empty, deltas = {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": written}]
         begun = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
-        events = [
-            {"type": "message_start", "message": begun},
-            {"type": "content_block_start", "index": 0, "content_block": empty},
-            *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
-            {"type": "content_block_stop", "index": 0},
-            {
-                "type": "message_delta",
-                "delta": {"stop_reason": reason, "stop_sequence": None},
-                "usage": {"output_tokens": _OUTPUT_TOKENS},
-            },
-            {"type": "message_stop"},
-        ]
+        events = stream_of_messages(begun, [(empty, deltas)], reason, _OUTPUT_TOKENS)
         return await _stream(request, [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events])
 
     async def _google(self, request: web.Request) -> web.StreamResponse:

@@ -78,15 +78,8 @@ def take(keyspace: Keyspace, *rules: Rule, **settings: Any) -> IngestHarness:
 
 def in_batches(keyspace: Keyspace) -> list[tuple[str, Evaluation]]:
     """List what is in batches, by trace."""
-    return sorted(
-        (
-            (item.trace.trace_id, evaluation)
-            for batch in keyspace.batches().values()
-            for item in batch.items
-            for evaluation in item.evaluations
-        ),
-        key=lambda pair: (pair[0], pair[1].id),
-    )
+    pairs = ((trace.trace_id, evaluation) for trace, evaluation in keyspace.chosen())
+    return sorted(pairs, key=lambda pair: (pair[0], pair[1].id))
 
 
 def finish(keyspace: Keyspace, evaluation_id: str) -> None:

@@ -107,15 +107,9 @@ class Pipeline:
 
     def publish(self, traces: Sequence[tracejudge.Trace]) -> None:
         """Publish through the SDK and wait until Redis has all of it."""
-        tracejudge.init(
-            service="tests", redis_url=self.redis_url, prefix=self.prefix, max_items=50_000, max_bytes=512 * 1024 * 1024
-        )
-        try:
+        with sdk(self.redis_url, self.prefix):
             for trace in traces:
                 tracejudge.publish(trace)
-            assert tracejudge.flush(60)
-        finally:
-            tracejudge.shutdown()
 
     def add(self, **fields: bytes | str) -> None:
         """Write a raw entry into the stream of the first partition, as another language would."""
@@ -171,6 +165,19 @@ class Pipeline:
             part for store in self.stores for part in store.call(partial(read, pattern=f"{store.keys.evaluations}:*"))
         ]
         return {field.hex(): state for part in parts for field, state in part.items()}
+
+
+@contextmanager
+def sdk(redis_url: str, prefix: str, *, max_items: int = 50_000, **options: int) -> Iterator[None]:
+    """Be a service that publishes; leaving the block waits until Redis has everything. A process has one SDK client."""
+    tracejudge.init(
+        service="tests", redis_url=redis_url, prefix=prefix, max_items=max_items, max_bytes=1 << 29, **options
+    )
+    try:
+        yield
+        assert tracejudge.flush(60), "the SDK could not publish the rest"
+    finally:
+        tracejudge.shutdown()
 
 
 def make_traces(count: int, *, first: int = 0, words: int = 20, **fields: Any) -> list[tracejudge.Trace]:

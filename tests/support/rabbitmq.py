@@ -9,9 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Final, Self
 
-import pytest
-
-from support.processes import free_port, wait_until
+from support.processes import free_port, missing, wait_until
 
 __all__ = ["RabbitMq"]
 
@@ -28,9 +26,7 @@ class RabbitMq:
         self._server = shutil.which("rabbitmq-server", path=f"{_PROGRAMS}:{os.environ.get('PATH', '')}")
         self._epmd = shutil.which("epmd")
         if self._server is None or self._epmd is None:
-            if os.environ.get("CI"):
-                pytest.fail("rabbitmq-server is missing; install the package rabbitmq-server")
-            pytest.skip("needs rabbitmq-server; install the package rabbitmq-server")
+            missing("no rabbitmq-server: install the package rabbitmq-server")
         self.port = free_port()
         self._epmd_port = free_port()
         self._folder = folder / f"rabbitmq-{self.port}"

@@ -9,10 +9,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
-import pytest
 from redis import Redis, RedisError
 
-from support.processes import wait_until
+from support.processes import missing, wait_until
 from worker.base.embedded import EmbeddedRedis, ServerBinary, find_servers, free_port
 
 MASTER = "mymaster"
@@ -92,13 +91,6 @@ def _with_tls() -> ServerBinary:
         if b"Bad directive" not in tried.stdout + tried.stderr:
             return binary
     return missing("no redis-server with TLS")
-
-
-def missing(what: str) -> ServerBinary:
-    """Skip the test, but fail it in CI, where a skip would hide that nothing was tested."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(what)
-    pytest.skip(what)
 
 
 class Watched(NamedTuple):

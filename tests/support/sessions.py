@@ -1,11 +1,18 @@
 """What the tests of conversations share: traces of sessions into the stream, and passes whose thread does not run."""
 
-import threading
 from collections.abc import Iterable
 from typing import Any
 
 from judges.registry import load_judges
-from support.stages import IngestHarness, Keyspace, RecordingNotifier, make_trace, pressure_of, settings_of
+from support.stages import (
+    IngestHarness,
+    InstantEvent,
+    Keyspace,
+    RecordingNotifier,
+    make_trace,
+    pressure_of,
+    settings_of,
+)
 from tracejudge import Trace
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule
@@ -14,13 +21,6 @@ from worker.core.telemetry.metrics import Metrics
 from worker.features.sessions.conversations import SessionChooser, SessionPasses
 
 COMPLETE = Rule(name="conversations", judges=("conversation_completeness",), unit="session")
-
-
-class _NoWaits(threading.Event):
-    """Ends the waits of a stage at once."""
-
-    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - the name it is called with
-        return self.is_set()
 
 
 class Sessions:
@@ -38,7 +38,7 @@ class Sessions:
         self.stage = SessionPasses(
             self.settings, keyspace.store, self.metrics, chooser=chooser, notifier=notifier, pressure=self.pressure
         )
-        self.stage.stopping = _NoWaits()
+        self.stage.stopping = InstantEvent([])
         self.chosen = IngestHarness(keyspace, **{"rules": (COMPLETE,), **settings})
 
     def publish(self, session_id: str, numbers: Iterable[int], **fields: Any) -> None:
@@ -72,10 +72,5 @@ def session_trace(session_id: str, number: int, **fields: Any) -> Trace:
 
 def evaluations(keyspace: Keyspace) -> list[tuple[Trace, Evaluation]]:
     """List what is in batches, by generation."""
-    pairs = [
-        (item.trace, evaluation)
-        for batch in keyspace.batches().values()
-        for item in batch.items
-        for evaluation in item.evaluations
-    ]
-    return sorted(pairs, key=lambda pair: (pair[1].session.generation if pair[1].session else 0, pair[0].trace_id))
+    generation = lambda evaluation: evaluation.session.generation if evaluation.session else 0  # noqa: E731
+    return sorted(keyspace.chosen(), key=lambda pair: (generation(pair[1]), pair[0].trace_id))

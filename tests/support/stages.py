@@ -24,7 +24,7 @@ from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import IngestHook, TraceHookContext, build_hooks, installed
 from worker.core.ingest.consumer import IngestConsumer, Planner
-from worker.core.queue.batch import Batch, batch_header, decode_batch, fresh_id, made_at_ms
+from worker.core.queue.batch import Batch, Evaluation, batch_header, decode_batch, fresh_id, made_at_ms
 from worker.core.queue.leases import READY_MS
 from worker.core.queue.ledger import Ledger, field_of
 from worker.core.runtime.partition import Maintenance
@@ -131,6 +131,11 @@ class Keyspace(AbstractContextManager["Keyspace"]):
         return {
             key.decode().removeprefix(start): decode_batch(batch) for key, batch in by_key.items() if batch is not None
         }
+
+    def chosen(self) -> list[tuple[Trace, Evaluation]]:
+        """List what is in batches: traces and their evaluations."""
+        items = [item for batch in self.batches().values() for item in batch.items]
+        return [(item.trace, evaluation) for item in items for evaluation in item.evaluations]
 
     def ledger(self) -> dict[str, str]:
         """Read the ledger: evaluation id and `chosen`, or how it ended."""

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from alert_scenes import RUNBOOKS
 from traffic import ENVIRONMENT, BusyServices, Flaws, Past, call, version
-from whole_picture import JUDGE_MODEL, MISSED, PACE, Picture, address
+from whole_picture import JUDGE_MODEL, MISSED, PACE, SCALE, SCRAPE_S, Picture, address
 
+from deploy.rules.rule_files import generate
 from judges.registry import catalogue
 from worker.base.monitor.series import HOUR_S
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")]
+pytestmark = pytest.mark.timeout(1200)
+at_pace = pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")
 FALLING, HEALTHY, SHOP, QUIET = "support-bot", "summariser", "shop", "night-desk"
 FAST, MEDIUM, SLOW = (f"TraceJudgeObjectiveBurn{pace}" for pace in ("Fast", "Medium", "Slow"))
 BELOW, DROP, SAFETY = "TraceJudgeQualityBelowObjective", "TraceJudgeQualityDrop", "TraceJudgeSafetyFailures"
@@ -22,7 +24,6 @@ ALL_BAD: Flaws = {(judge, "bad"): 1.0 for judge in JUDGES}
 STRICT, STRICTER = "faithfulness", {"pass_at": 5}
 NUMBER = r"(\d+(?:\.\d+)?)"
 PASSED = rf"{NUMBER}% of {NUMBER} judgements of the last 1h 0m 0s passed \(95% interval {NUMBER}% to {NUMBER}%\)"
-OPEN = r"First run `tracejudge tail --failed --service support-bot --judge groundedness`\."
 DASHBOARD = "http://localhost:3000/d/tracejudge-quality/tracejudge-quality"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\dZ"
 SINCE = rf"Since {TIME} \(between {TIME} and {TIME}\)\."
@@ -33,6 +34,7 @@ def labels_of(alert: str, severity: str, kind: str, **labels: str) -> dict[str, 
     return {"alertname": alert, "severity": severity, "kind": kind, "component": "tracejudge", **labels}
 
 
+@at_pace
 def test_a_service_that_is_bad_from_its_first_day_burns_its_budget(picture: Picture, tmp_path: Path) -> None:
     """There is no better time before, so nothing drops; and of the alerts on one series the loudest speaks."""
     picture.watch("faithfulness", "groundedness", "safety", config=picture.beside_objectives(tmp_path))
@@ -53,14 +55,9 @@ def test_a_service_that_is_bad_from_its_first_day_burns_its_budget(picture: Pict
     judge = {"judge": "groundedness", "metric": "groundedness", "version": version("groundedness")}
     of = {"service": FALLING, "environment": ENVIRONMENT, **judge, "judge_model": JUDGE_MODEL}
     assert told.labels == labels_of(FAST, "page", "quality", **of)
+    # Its text is of the golden file of the scenes; here with figures of a real worker.
     said = told.annotations
-    assert said["summary"] == f"groundedness of {FALLING} in prod misses its objective: 0% passed in the last 1h 0m 0s"
-    match = re.fullmatch(
-        rf"{PASSED}\. The objective is 95%: failures use up their budget 20\.0 times as fast as it allows\. Since "
-        rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d \+0000 UTC\. It is judge version {of['version']}, judge model "
-        rf"{JUDGE_MODEL}\. {OPEN}",
-        said["description"],
-    )
+    match = re.match(PASSED, said["description"])
     assert match, said["description"]
     passed, judged, lower, upper = map(float, match.groups())
     assert (passed, lower) == (0, 0)
@@ -72,12 +69,10 @@ def test_a_service_that_is_bad_from_its_first_day_burns_its_budget(picture: Pict
     # What a person reads is what programs get.
     page = picture.alertmanager.inbox.wait_for_titled("page", said["summary"]).attachment
     assert (page["title"], page["title_link"]) == (f"[PAGE] {said['summary']}", said["dashboard_url"])
-    before, firing, *links = page["text"].rsplit("\n", 3)
-    assert before == said["description"]
-    assert re.fullmatch(r"Firing since \d\d:\d\d UTC, \d+ \w+\.", firing)
-    assert links == [f"Dashboard: {said['dashboard_url']}", f"Runbook: {said['runbook_url']}"]
+    assert page["text"].startswith(said["description"])
 
 
+@pytest.mark.endurance("waits for two hours at 75 times their pace; promtool plays the alert too")
 def test_a_judge_that_gets_stricter_is_told_and_no_fall(picture: Picture) -> None:
     """The pass mark is raised by a rolling restart; the answers are what they were, and now all of them fail."""
     before, after = (catalogue()[STRICT].configured(settings).version[:8] for settings in ({}, STRICTER))
@@ -101,21 +96,14 @@ def test_a_judge_that_gets_stricter_is_told_and_no_fall(picture: Picture) -> Non
     assert heard[1:] in ([], [(CHANGED, "resolved", FALLING)])
     of = {"service": FALLING, "environment": ENVIRONMENT, "judge": STRICT, "version": after, "judge_model": JUDGE_MODEL}
     assert told.labels == labels_of(CHANGED, "info", "info", **of)
-    variables = f"var-service={FALLING}&var-environment={ENVIRONMENT}&var-judge={STRICT}"
-    assert told.annotations == {
-        "summary": f"{STRICT} judges {FALLING} in version {after} by {JUDGE_MODEL} now",
-        "description": f"Its first verdicts came within the last {PACE('1h')}. It was version {before} by "
-        f"{JUDGE_MODEL}. A step in its graphs at this moment comes from the judge, not from the service; drops are "
-        "compared within one version only, so their baseline begins anew. "
-        f"First run `tracejudge judges show {STRICT}`.",
-        "runbook_url": f"{RUNBOOKS}/safety-and-judge.md#{CHANGED.lower()}",
-        "dashboard_url": f"{DASHBOARD}?{variables}",
-    }
+    summary = f"{STRICT} judges {FALLING} in version {after} by {JUDGE_MODEL} now"
+    assert (told.annotations["summary"], before in told.annotations["description"]) == (summary, True)
     (info,) = picture.read("info", 1)
     assert info["title"] == f"[INFO] {told.annotations['summary']}"
     assert picture.read("page", 0) == picture.read("ticket", 0) == []
 
 
+@at_pace
 def test_an_endpoint_that_dies_is_told(picture: Picture) -> None:
     """Nothing is judged then, although the gauges still show the time before."""
     picture.watch("faithfulness")
@@ -141,6 +129,7 @@ def test_an_endpoint_that_dies_is_told(picture: Picture) -> None:
     assert all("No verdicts on " in page["title"] for page in picture.read("page", 1))
 
 
+@at_pace
 def test_three_judgements_that_all_fail_raise_nothing(picture: Picture) -> None:
     """One service was judged once before, and one never."""
     picture.watch(*JUDGES)
@@ -158,6 +147,7 @@ def test_three_judgements_that_all_fail_raise_nothing(picture: Picture) -> None:
     assert picture.heard() == []
 
 
+@at_pace
 def test_each_incident_is_one_message(picture: Picture, tmp_path: Path) -> None:
     """One of two models drops; the judge that drifts belongs to no drop; a service is silent for a day.
 
@@ -203,6 +193,11 @@ def test_each_incident_is_one_message(picture: Picture, tmp_path: Path) -> None:
     )
     assert ticket["title"] == f"[TICKET] No judgements of {QUIET} in prod for longer than usual"
     assert "Segment: all of the service." in ticket["text"]
+
+
+def test_the_shortest_window_at_this_pace_holds_four_scrapes() -> None:
+    windows = re.findall(r"\[([0-9]+)ms[\]:]", "".join(generate(scale=SCALE).values()))
+    assert min(map(int, windows)) >= 4 * SCRAPE_S * 1000
 
 
 def befallen(past: Past) -> tuple[list[str], list[str]]:

@@ -12,12 +12,13 @@ from typing import Any, Final, Literal, Self, get_args
 from zlib import crc32
 
 import msgspec
+from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver, failing
 from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import free_port
 from support.replies import Behaviour, Call, answers_json, refuses
 from support.tables import read_table
-from whole_picture import JUDGE_MODEL, Picture
+from whole_picture import JUDGE_MODEL
 
 import tracejudge
 from judges.core.verdict import Score, Verdict
@@ -112,28 +113,23 @@ SERVICE: Final = "shop"
 
 
 @contextmanager
-def motley(picture: Picture) -> Iterator[Worker]:
+def motley(pipeline: Pipeline, endpoint: ChatEndpoint) -> Iterator[Worker]:
     """Run a worker that judges the traffic until the block ends."""
     table = read_table(__file__, "motley")
     for name, model in table["settings"]["models"].items():
         if model.get("provider") == "openai":
             away = f"http://127.0.0.1:{free_port()}/v1"
-            model["base_url"] = away if name == "away" else picture.endpoint.base_url
-    with (
-        OtlpReceiver(failing(400)) as receiver,
-        BusyServices(picture.pipeline, SERVICE, "unruled", each_per_s=4) as services,
-    ):
+            model["base_url"] = away if name == "away" else endpoint.base_url
+    with OtlpReceiver(failing(400)) as receiver, BusyServices(pipeline, SERVICE, "unruled", each_per_s=4) as services:
         services.turn(SERVICE, {(judge, opinion): share for judge, opinion, share in table["flaws"]})
-        worker = picture.watch(**table["settings"], otlp_endpoint=receiver.endpoint)
+        worker = pipeline.worker(**table["settings"], otlp_endpoint=receiver.endpoint)
         # A trace that no rule chooses until its user is heard.
         trace = call(0, "clerk", {})
         tracejudge.publish(trace)
         tracejudge.feedback(trace.trace_id, score=-1)
         # What the SDK would not write: no JSON, a field that nobody knows, and losses of another producer.
         for fields in table["by_hand"]:
-            picture.pipeline.add(
-                **{name: each if isinstance(each, str) else json.dumps(each) for name, each in fields.items()}
-            )
+            pipeline.add(**{name: each if isinstance(each, str) else json.dumps(each) for name, each in fields.items()})
         yield worker
 
 
