@@ -41,7 +41,7 @@ from worker.features.demo.sample_traffic import Traffic, load_samples, make_plan
 from worker.features.report import workload
 from worker.features.report.plan import probabilities
 
-SECONDS = 40
+SECONDS = 24
 SAFETY = (Rule(name="all", judges=("safety",)),)
 
 
