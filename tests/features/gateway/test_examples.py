@@ -1,12 +1,10 @@
 """The examples of docs/examples, run as their README says, and OpenAI's client of Node.js: the traces that arrive."""
 
-import contextlib
 import json
 import os
 import re
 import shlex
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
+from clients.replay import trace_ids
 from example_parts import (
     EXAMPLES,
     NODE_RECORDED,
@@ -39,7 +38,6 @@ from example_parts import (
 )
 from gateway_parts import GatewayProcess, Start, Stored
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.model_server import ModelServer
 from support.pipeline import Pipeline
 from support.processes import free_port, wait_until
@@ -63,12 +61,6 @@ def variables(redis_url: str, prefix: str) -> Iterator[dict[str, str]]:
         yield {**model_variables(model), "TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix}
 
 
-@pytest.fixture
-def ends() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 def test_the_readme_shows_every_example_and_the_packages_that_are_tested() -> None:
     assert blocks().keys() == SOURCES.keys() == EXPECTED.keys()
     paths = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*") if path.is_file()}
@@ -82,18 +74,33 @@ def test_the_readme_shows_every_example_and_the_packages_that_are_tested() -> No
 def test_recordings_are_of_the_examples_as_they_are() -> None:
     """After a change of an example its recording is made anew, see example_parts."""
     assert recorded_digests() == {name: source_digest(name) for name in ("LangGraph", "Pydantic AI", "Node.js", "Go")}
-    assert sum(file.stat().st_size for file in RECORDED.iterdir()) < 20_000
+    assert set(SCENARIOS) == set(NODE_CLIENT) == set(node_client())
+    assert max(sum(file.stat().st_size for file in folder.iterdir()) for folder in (RECORDED, NODE_RECORDED)) < 20_000
 
 
-def test_recorded_requests_of_the_examples_become_the_expected_traces(start: Start, stored: Stored) -> None:
-    gateway = start(**FAST)
-    arrived = {}
+def test_recorded_requests_become_the_expected_traces(start: Start, stored: Stored) -> None:
+    """Those of the examples, and of the client of Node.js."""
+    gateway, traces = start(**FAST), {}
     for number, name in enumerate(recorded_digests()):
         for path, body in recorded(name).items():
-            reply = gateway.post(path, body, "application/x-protobuf")
-            assert (reply.status_code, reply.content) == (200, b""), name
-        arrived[name] = normalised(stored.wait(number + 1)[number])
-    assert arrived == {name: EXPECTED[name] for name in arrived}
+            send(gateway, path, body)
+        traces[name] = normalised(stored.wait(number + 1)[number])
+    assert traces == {name: EXPECTED[name] for name in traces}
+    stored.redis.delete(f"{stored.prefix}:traces")
+    assert arrived(gateway, stored, node_client()) == NODE_CLIENT
+
+
+def test_the_events_of_a_conversation_keep_their_order_over_several_requests(start: Start, stored: Stored) -> None:
+    gateway, bodies = start(**FAST), node_client()["tool"]
+    for resource in ExportLogsServiceRequest.FromString(bodies["/v1/logs"]).resource_logs:
+        for scope in resource.scope_logs:
+            for record in scope.log_records:
+                request = ExportLogsServiceRequest()
+                part = request.resource_logs.add(resource=resource.resource)
+                part.scope_logs.add(scope=scope.scope, log_records=[record])
+                send(gateway, "/v1/logs", request.SerializeToString())
+    own = {"tool": {"/v1/traces": bodies["/v1/traces"]}}
+    assert arrived(gateway, stored, own) == {"tool": NODE_CLIENT["tool"]}
 
 
 def test_curl(start: Start, stored: Stored, tmp_path: Path) -> None:
@@ -125,12 +132,20 @@ def test_programs_of_the_page_about_other_languages(start: Start, stored: Stored
         assert sent == ["shop-bot", "When do you open?", "At nine.", ["We open at nine."], "chat-17"], name
 
 
-def test_fastapi_and_a_worker(stored: Stored, variables: dict[str, str], tmp_path: Path, ends: ExitStack) -> None:
+def test_fastapi_and_a_worker(stored: Stored, variables: dict[str, str], tmp_path: Path, stack: ExitStack) -> None:
     serve, ask = blocks()["FastAPI"]
     port = free_port()
     server = start_block(serve, copied("FastAPI", tmp_path), variables | {"UVICORN_PORT": str(port)})
-    ends.callback(_end, server)
-    wait_until(lambda: _serves(port), what="the example to serve")
+    stack.callback(server.communicate)
+    stack.callback(os.killpg, server.pid, signal.SIGKILL)
+
+    def serves() -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/openapi.json").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    wait_until(serves, what="the example to serve")
     run_block(ask.replace("8000", str(port)), tmp_path / "example", variables)
     answer = json.loads((tmp_path / "example" / "answer.json").read_text())
     (trace,) = stored.wait(1)
@@ -138,7 +153,7 @@ def test_fastapi_and_a_worker(stored: Stored, variables: dict[str, str], tmp_pat
     assert answer == {"answer": "On Mondays.", "trace_id": trace["trace_id"]}
     assert rating == {"trace_id": trace["trace_id"], "score": -1}
     assert normalised(dict(trace)) == EXPECTED["FastAPI"]
-    pipeline = Pipeline(variables["TRACEJUDGE_REDIS_URL"], stored.prefix, tmp_path, ends)
+    pipeline = Pipeline(variables["TRACEJUDGE_REDIS_URL"], stored.prefix, tmp_path, stack)
     pipeline.worker()
     pipeline.settled(1)
     verdicts = {entry.verdict.judge: entry.verdict.trace_id for entry in pipeline.outbox()}
@@ -180,34 +195,6 @@ def test_pydantic_ai_without_a_gateway(stored: Stored, variables: dict[str, str]
     assert normalised(stored.wait(1)[0]) == EXPECTED[name]
 
 
-def _serves(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/openapi.json").status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def _end(server: "subprocess.Popen[str]") -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
-    server.communicate()
-
-
-def test_recorded_requests_of_the_node_client_become_traces(start: Start, stored: Stored) -> None:
-    assert set(SCENARIOS) == set(NODE_CLIENT) == set(node_client())
-    assert sum(file.stat().st_size for file in NODE_RECORDED.iterdir()) < 20_000
-    assert arrived(start(**FAST), stored, node_client()) == NODE_CLIENT
-
-
-def test_the_events_of_a_conversation_keep_their_order_over_several_requests(start: Start, stored: Stored) -> None:
-    bodies = node_client()["tool"]
-    gateway = start(**FAST)
-    for body in single_records(bodies["/v1/logs"]):
-        send(gateway, "/v1/logs", body)
-    own = {"tool": {"/v1/traces": bodies["/v1/traces"]}}
-    assert arrived(gateway, stored, own) == {"tool": NODE_CLIENT["tool"]}
-
-
 @pytest.mark.endurance("installs the packages of npm in an environment of its own")
 @pytest.mark.timeout(1800)
 def test_the_current_node_client_sends_the_recorded_traces(start: Start, stored: Stored) -> None:
@@ -221,7 +208,7 @@ def arrived(gateway: GatewayProcess, stored: Stored, sent: dict[str, Bodies]) ->
             send(gateway, path, body)
     traces = stored.wait(sum(NODE_CLIENT[name] is not None for name in sent))
     by_trace_id = {trace["trace_id"]: trace for trace in traces}
-    own = {name: by_trace_id.pop(trace_id(bodies), None) for name, bodies in sent.items()}
+    own = {name: by_trace_id.pop(trace_ids(bodies["/v1/traces"]).pop(), None) for name, bodies in sent.items()}
     assert by_trace_id == {}
     ids = {name: trace.pop("response_id", "")[:5] for name, trace in own.items() if trace is not None}
     # The models of the tests count their responses.
@@ -232,19 +219,3 @@ def arrived(gateway: GatewayProcess, stored: Stored, sent: dict[str, Bodies]) ->
 def send(gateway: GatewayProcess, path: str, body: bytes) -> None:
     reply = gateway.post(path, body, "application/x-protobuf")
     assert (reply.status_code, reply.content) == (200, b"")
-
-
-def trace_id(bodies: Bodies) -> str:
-    request = ExportTraceServiceRequest.FromString(bodies["/v1/traces"])
-    return request.resource_spans[0].scope_spans[0].spans[0].trace_id.hex()
-
-
-def single_records(body: bytes) -> Iterator[bytes]:
-    """Divide a request of logs into one for each record."""
-    for resource in ExportLogsServiceRequest.FromString(body).resource_logs:
-        for scope in resource.scope_logs:
-            for record in scope.log_records:
-                request = ExportLogsServiceRequest()
-                part = request.resource_logs.add(resource=resource.resource)
-                part.scope_logs.add(scope=scope.scope, log_records=[record])
-                yield request.SerializeToString()
