@@ -14,7 +14,7 @@ from gateway_parts import GatewayProcess, Start, Stored, gzipped
 from structlog.testing import capture_logs
 from support.cases import each_case
 from support.processes import wait_until
-from support.tables import read_table
+from support.tables import as_bytes, read_table
 
 from tracejudge.dialects import builtin
 from tracejudge.dialects.unread import Unread
@@ -39,34 +39,18 @@ def arrived(intake_result: Intake) -> list[dict[str, Any]]:
     return [json.loads(entry.payload) for entry in intake_result.entries]
 
 
-SECRET = "a text of the user"  # noqa: S105 - a text
+TABLES = read_table(__file__, "plain_json")
+SECRET = "a text of the user"  # noqa: S105 - a text, also of the tables
 
 
 def test_other_names_and_a_wrong_field_are_no_reason_to_reject() -> None:
-    read = intake(
-        json.dumps(
-            [
-                {"serviceName": "bot", "traceId": "A" * 32, "prompt": "q", "answer": "a", "sessionId": None},
-                {"app": "bot", "output": "b", "startTime": "2023-11-14T22:13:20", "documents": [{"text": "d"}, 7.5]},
-                {"service": "bot", "output": "c", "usage": SECRET, "feedback": SECRET, "trace_id": {"a": SECRET}},
-                {"service": "bot", "output": "d", "usage": [SECRET]},
-                {"service": "bot", "outptu": "a"},
-                {"service": {"name": "bot", "version": "1"}, "output": "a", "tenant": "t", SECRET: "b"},
-                {"service": "bot", "output": "a", **{f"own_{number}": 1 for number in range(200)}},
-            ]
-        )
-    )
+    many = {"service": "bot", "output": "a", **{f"own_{number}": 1 for number in range(200)}}
+    read = intake(json.dumps([*TABLES["read"]["sent"], many]))
     traces, reply = arrived(read), read.reply()
     assert [trace["service"] for trace in traces] == ["bot"] * 7, "a service may be an object with a name"
     assert (traces[0]["input"], traces[0]["output"], traces[0]["trace_id"]) == ("q", "a", "A" * 32)
     assert (traces[1]["started_at"], reply["accepted"]) == (1_700_000_000, 7)
-    assert reply["left_out"] == [
-        {"field": "feedback", "type": "string", "count": 1},
-        {"field": "output", "type": "absent", "count": 1},
-        {"field": "trace_id", "type": "object", "count": 1},
-        {"field": "usage", "type": "array", "count": 1},
-        {"field": "usage", "type": "string", "count": 1},
-    ]
+    assert reply["left_out"] == TABLES["read"]["left_out"]
     unknown = reply["unknown"]
     assert isinstance(unknown, list)
     assert unknown[:2] == [{"name": "outptu", "did_you_mean": "output"}, {"name": "tenant"}]
@@ -79,21 +63,8 @@ def test_other_names_and_a_wrong_field_are_no_reason_to_reject() -> None:
     assert [(trace["service"], trace.get("tags")) for trace in arrived(named)] == [("bot", None)] * 3, "a token's"
 
 
-REJECTED = {
-    '{"output": "a"}': "no service",
-    '{"service": {"a": 1}, "output": "a"}': "no service",
-    '{"service": "", "output": "a"}': "no service",
-    '{"service": "bot", "model": "m"}': "no content: give output, input, messages or error",
-    "[7]": "no object",
-    '{"trace_id": "a", "score": "good"}': "no score from -1 to 1",
-    '{"score": 1}': "no trace id",
-    '{"resourceSpans": []}': "OTLP: send it to /v1/traces",
-    '{"resourceLogs": []}': "OTLP: send it to /v1/logs",
-}
-
-
 def test_invalid_bodies_are_rejected_with_their_reasons_and_are_few_losses() -> None:
-    for body, reason in REJECTED.items():
+    for body, reason in TABLES["rejected"].items():
         rejected = intake(body)
         assert (rejected.entries, [each.reason.words for each in rejected.rejected]) == ([], [reason]), body
     losses = list(intake("[" + ",".join(['{"service":"bot","model":"m"}'] * 5_000) + "]").losses)
@@ -257,9 +228,6 @@ def test_a_repeat_has_the_same_ids_and_two_equal_answers_without_ids_have_not(st
     assert all(len(each[0]) == 32 and len(each[1]) == len(each[2]) == 16 for each in ids)
 
 
-NO_CONTENT = "no content: give output, input, messages or error"
-
-
 def logged(gateway: GatewayProcess, event: str) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in gateway.program.output.splitlines() if line.startswith("{")]
     return [line for line in lines if line["event"] == event]
@@ -276,14 +244,8 @@ def test_invalid_traces_are_rejected_by_index_and_the_rest_is_kept(start: Start,
     assert (broken.json()["accepted"], [error["index"] for error in broken.json()["errors"]]) == (1, [0, 1])
     assert [entry["output"] for entry in stored.entries()] == ["At nine.", "last", "At nine."]
     assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="no_service") == 2
-    listed = [(entry.reason, entry.detail, entry.keys, entry.producer) for entry in stored.invalid(6)]
-    assert listed == [
-        ("invalid", "no object", (), "anonymous"),
-        ("no_service", "no service", ("output",), "anonymous"),
-        *2 * [("invalid", NO_CONTENT, ("service",), "anonymous")],
-        ("no_service", "no service", ("a",), "anonymous"),
-        ("invalid", "not JSON", (), "anonymous"),
-    ]
+    listed = [[entry.reason, entry.detail, [*entry.keys], entry.producer] for entry in stored.invalid(6)]
+    assert listed == TABLES["listed"]
     wait_until(lambda: len(logged(gateway, "items dropped")) >= 2, what="the lines of the log")
     dropped = [line for line in logged(gateway, "items dropped") if line["count"] == 1]
     assert {line["reason"] for line in dropped} == {"invalid", "no_service"}, "each reason once within a minute"
@@ -291,37 +253,26 @@ def test_invalid_traces_are_rejected_by_index_and_the_rest_is_kept(start: Start,
 
 
 def test_refusals_tell_status_and_reason(start: Start, stored: Stored) -> None:
-    gateway = start(max_body_bytes=100_000)
-    bomb = gzipped(bytes(30_000_000))
-    refused = {
-        "no JSON": (gateway.post("/v1/tracejudge", "{bro"), 400),
-        "form": (gateway.post("/v1/tracejudge", "a=b", "application/x-www-form-urlencoded"), 415),
-        "brotli": (gateway.post("/v1/tracejudge", "{}", Content_Encoding="br"), 415),
-        "no gzip": (gateway.post("/v1/tracejudge", "{}", Content_Encoding="gzip"), 400),
-        "cut gzip": (gateway.post("/v1/tracejudge", gzipped(b"{}" * 99)[:-4], Content_Encoding="gzip"), 400),
-        "large": (gateway.post("/v1/tracejudge", b" " * 100_001), 413),
-        "chunked": (gateway.http.post("/v1/tracejudge", content=iter([b" " * 60_000] * 3), headers=JSON), 413),
-        "bomb": (gateway.post("/v1/tracejudge", bomb, Content_Encoding="gzip"), 413),
-        "path": (gateway.post("/v1/metrics", "{}"), 404),
-        "no redirect": (gateway.post("/v1/tracejudge/", "{}", Host="elsewhere.example"), 404),
-        "method": (gateway.http.get("/v1/tracejudge"), 405),
-    }
-    assert {name: reply.status_code for name, (reply, _) in refused.items()} == {
-        name: status for name, (_, status) in refused.items()
-    }
-    for name, (reply, _) in refused.items():
-        assert set(reply.json()) == {"code", "message"}, name
+    gateway, path = start(max_body_bytes=100_000), "/v1/tracejudge"
+    gzip = {"Content-Encoding": "gzip"}
+    cases: list[tuple[str, str, Any, dict[str, str], int]] = [
+        *((method, at, as_bytes(content), *rest) for method, at, content, *rest in TABLES["refusals"]),
+        ("POST", path, gzipped(b"{}" * 99)[:-4], gzip, 400),
+        ("POST", path, gzipped(bytes(30_000_000)), gzip, 413),
+        ("POST", path, iter([b" " * 60_000] * 3), {}, 413),
+    ]
+    for number, (method, at, content, headers, status) in enumerate(cases):
+        named = {"Content-Type": "application/json", **headers}
+        reply = gateway.http.request(method, at, content=content, headers=named)
+        assert (reply.status_code, set(reply.json())) == (status, {"code", "message"}), number
     assert gateway.publish(TRACE).status_code == 200
     assert len(stored.entries()) == 1
-    expected = [(reason, "/v1/tracejudge", 1) for reason in ("malformed", "content_type", "encoding", "too_large")]
+    expected = [(reason, path, 1) for reason in ("malformed", "content_type", "encoding", "too_large")]
     # The log is written by a thread of its own.
     wait_until(lambda: len(logged(gateway, "requests refused")) >= len(expected), what="the lines of the log")
     reasons = [(line["reason"], line["path"], line["count"]) for line in logged(gateway, "requests refused")]
     assert reasons == expected, "each reason is logged once within a minute"
     assert "Traceback" not in gateway.program.output
-
-
-JSON = {"Content-Type": "application/json"}
 
 
 def test_tokens_are_required_and_bind_service_rate_and_key(start: Start, stored: Stored) -> None:

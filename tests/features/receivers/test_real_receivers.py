@@ -1,15 +1,13 @@
 """Scores in Phoenix and MLflow as they are published, read back through their own APIs.
 
 Both run in environments of their own. In CI the user's spans are sent by OTLP to MLflow after the verdicts, and the
-worker is restarted in the middle. `make test-long` does so with Phoenix, which takes 25 s of CPU to start, and puts a
-faulty gateway before both.
+worker dies in the middle, before it acknowledges. `make test-long` does so with Phoenix, which takes 25 s of CPU to
+start, and restarts the server too. Other faults of a server: test_receivers.py.
 """
 
-import asyncio
 import os
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,22 +15,18 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support.loopback import LoopbackServer
 from support.processes import PATIENCE_S, free_port, wait_until
 from support.receiver_environments import environment
 from support.scrape import CLIENT
 from support.stages import Keyspace
-from test_receivers import Sending, cut, receiver, verdict
+from test_receivers import Sending, receiver, verdict
 
 from judges.core.verdict import Verdict
 
 pytestmark = pytest.mark.timeout(900)
 COUNT = 12
 IDS = [f"{number + 1:032x}" for number in range(COUNT)]
-# Of a connection, not of a request.
-HOP_HEADERS = {"host", "connection", "content-length", "transfer-encoding", "accept-encoding"}
 
 
 @pytest.fixture
@@ -75,7 +69,6 @@ def send_spans(url: str, verdicts: list[Verdict], **headers: str) -> None:
 class Product(NamedTuple):
     """A server to start, the user's spans to send to it, and what it has: the evaluation id of each score."""
 
-    port: int
     options: dict[str, Any]
     serve: Callable[[], Any]
     spans: Callable[[list[Verdict]], None]
@@ -108,7 +101,7 @@ def phoenix(folder: Path) -> Product:
             assert row["result"] == {"label": "yes", "score": 1.0, "explanation": "It is kind."}
         return [row["identifier"] for row in rows]
 
-    return Product(port, {"kind": "phoenix", "url": url}, serve, spans, values)
+    return Product({"kind": "phoenix", "url": url}, serve, spans, values)
 
 
 def mlflow(folder: Path) -> Product:
@@ -140,7 +133,7 @@ def mlflow(folder: Path) -> Product:
     def spans(verdicts: list[Verdict]) -> None:
         send_spans(url, verdicts, **{"x-mlflow-experiment-id": "0"})
 
-    return Product(port, {"kind": "mlflow", "url": url, "experiment": "0"}, serve, spans, values)
+    return Product({"kind": "mlflow", "url": url, "experiment": "0"}, serve, spans, values)
 
 
 PRODUCTS = {"phoenix": phoenix, "mlflow": mlflow}
@@ -154,11 +147,13 @@ PRODUCTS = {"phoenix": phoenix, "mlflow": mlflow}
     ],
 )
 def test_scores_are_on_traces(keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Over two lives of the worker, and in `make test-long` of the server too."""
     product, verdicts, now = PRODUCTS[name](tmp_path), [verdict(number) for number in range(COUNT)], [time.time()]
     monkeypatch.setattr("worker.base.delivery.receiver_delivery.time.time", lambda: now[0])
     with ExitStack() as stack:
-        first, second = (sending(keyspace, stack, product.options) for _ in range(2))
+        settings = {"receivers": {"mine": receiver(product.options)}, "export_explanations": True}
+        first, second = (Sending(keyspace, **settings) for _ in range(2))
+        for worker in (first, second):
+            stack.callback(worker.exporter.client.close)  # type: ignore[attr-defined]
         server = stack.enter_context(ExitStack())
         server.enter_context(product.serve())
         product.spans(verdicts[: COUNT // 2])
@@ -178,77 +173,3 @@ def test_scores_are_on_traces(keyspace: Keyspace, tmp_path: Path, monkeypatch: p
         assert (first.dropped, second.dropped) == ({}, {})
         assert keyspace.pending("receiver:mine", keyspace.keys.verdicts) == 0
         assert sorted(product.found()) == IDS
-
-
-def sending(keyspace: Keyspace, stack: ExitStack, options: dict[str, Any]) -> Sending:
-    worker = Sending(keyspace, receivers={"mine": receiver(options)}, export_explanations=True)
-    stack.callback(worker.exporter.client.close)  # type: ignore[attr-defined]
-    return worker
-
-
-class FaultyGateway(LoopbackServer):
-    """Forwards requests to a server; each of the next ``faults`` replaces an answer.
-
-    A status is answered in place of the server. `lost` forwards the request and closes the connection without the
-    answer; `cut` sends one byte of it; `late` keeps it for longer than the worker waits.
-    """
-
-    def __init__(self, target: str) -> None:
-        super().__init__()
-        self.faults: deque[int | str] = deque()
-        self._target = target
-
-    def routes(self) -> list[web.RouteDef]:
-        return [web.route("*", "/{path:.*}", self._forward)]
-
-    async def _forward(self, request: web.Request) -> web.StreamResponse:
-        fault = self.faults.popleft() if self.faults else None
-        if isinstance(fault, int):
-            return web.Response(status=fault, headers={"Retry-After": "1"})
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_HEADERS}
-        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-            reply = await client.request(
-                request.method, self._target + request.raw_path, content=await request.read(), headers=headers
-            )
-        if fault == "late":
-            await asyncio.sleep(30)
-        if fault in {"lost", "late"}:
-            assert request.transport is not None
-            request.transport.abort()
-        if fault == "cut":
-            return await cut(request)
-        media = {"content-type": reply.headers.get("content-type", "text/plain")}
-        return web.Response(status=reply.status_code, body=reply.content, headers=media)
-
-
-@pytest.mark.endurance("starts Phoenix or MLflow, and each fault in turn, three minutes")
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_each_is_stored_once(keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """The faults of the battery of all receivers, and a worker that is killed after its request."""
-    product, verdicts = PRODUCTS[name](tmp_path), [verdict(number) for number in range(COUNT)]
-    faults: list[list[int | str]] = [[429, 429], [500, 500], [401, 403], [502, 503, 504], ["lost"], ["cut"], ["late"]]
-    with ExitStack() as stack:
-        gateway = stack.enter_context(FaultyGateway(f"http://127.0.0.1:{product.port}"))
-        options = {**product.options, "url": gateway.root_url}
-        stack.enter_context(product.serve())
-        product.spans(verdicts)
-        for number, answers in enumerate(faults):
-            worker = sending(keyspace, stack, options)
-            gateway.faults.extend(answers)
-            worker.exporter.client.deadline_s = 5.0 if "late" in answers else 60.0  # type: ignore[attr-defined]
-            keyspace.send(verdicts[number])
-            worker.turn()
-            assert (len(gateway.faults), worker.dropped) == (0, {}), answers
-            assert keyspace.pending("receiver:mine", keyspace.keys.verdicts) == 0, answers
-            wait_until(lambda: sorted(product.found()) == IDS[: number + 1], what=str(answers))  # noqa: B023
-        killed, last = (sending(keyspace, stack, options) for _ in range(2))
-        # A request that waits for ten minutes of absence.
-        last.meanwhile = lambda: gateway.start() if sum(last.waits) > 600 else None
-        keyspace.send(*verdicts[len(faults) :])
-        with monkeypatch.context() as patched:
-            patched.setattr(type(killed.exporter), "_acknowledge_delivered", lambda _self: None)
-            killed.turn()
-        gateway.close()
-        last.turn()
-        assert (last.dropped, keyspace.pending("receiver:mine", keyspace.keys.verdicts)) == ({}, 0)
-        wait_until(lambda: sorted(product.found()) == IDS, what="all scores, each once")
