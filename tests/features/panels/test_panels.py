@@ -77,27 +77,18 @@ def test_a_mistake_is_one_line() -> None:
 
 
 def test_names_and_numbers_of_models_that_a_panel_cannot_have() -> None:
-    names = [f"m{number}" for number in range(10)]
-    ten = {name: {"provider": "lexical", "label": name} for name in names}
-    with pytest.raises(SettingsError, match=r"rules\[0\]\.model: names 10 models; name at most 9"):
-        loaded({"model": names, "combine": "all"}, ten)
-    assert len(loaded({"model": names[:9], "combine": "all"}, ten).rules[0].models) == 9
-    pair, lexical = {"model": ["one", "two"], "combine": "all"}, {"provider": "lexical"}
-    with pytest.raises(SettingsError, match=r"'lexical' is there twice; name each judge model once"):
-        loaded(pair, dict.fromkeys(NAMES, lexical))
-    models = {"one": {**lexical, "label": "a,b"}, "two": {**lexical, "label": "c"}}
-    with pytest.raises(SettingsError, match=r"'a,b' holds a comma; give \[models.one\] a label without"):
-        loaded(pair, models)
-    assert loaded({"model": "one"}, models).rules, "alone it may be named as it likes"
-    for label in ("code", "majority(a,b)", "all()", "code()", "min(a\nb)"):
-        with pytest.raises(SettingsError, match=r"models\.default\.label: .* is a reserved name"):
-            loaded({}, {"default": {**lexical, "label": label}})
-    for name in ("code()", "mean(a,b)"):
-        with pytest.raises(SettingsError, match=r"is a reserved name; rename the table"):
-            loaded({"model": name}, {name: lexical})
-    for label in ("codestral", "code-llama", "majority", "max (large)", "mini"):
-        assert loaded({}, {"default": {**lexical, "label": label}}).models["default"].judge_model == label
-    assert Graders(loaded({"model": "code"}, {"code": lexical}), catalogue()).grader("code").judge_model == "lexical"
+    for rule, labels, message in TABLES["names of models"]:
+        lexical = {"provider": "lexical"}
+        models = {name: {**lexical, "label": label} if label else lexical for name, label in labels.items()}
+        if message is None:
+            assert {model.judge_model for model in loaded(rule, models).models.values()} == {
+                label or "lexical" for label in labels.values()
+            }, rule
+            continue
+        with pytest.raises(SettingsError) as caught:
+            loaded(rule, models)
+        assert message in str(caught.value), (rule, labels)
+        assert "label: " not in message or "is a reserved name" in str(caught.value), labels
 
 
 def test_a_panel_is_known_by_its_name_and_a_panel_of_heuristics_is_one() -> None:
@@ -118,11 +109,8 @@ def test_a_member_is_outvoted_where_no_rule_wants_it_alone() -> None:
     together = Rule.from_keys(name="together", judges=("safety", "groundedness"), model=("one", "two"), combine="mean")
     alone = Rule(name="alone", judges=("safety",), model="one")
     graders = Graders(Settings(models=models, rules=(together, alone)), catalogue())
-    assert graders.only_in_panels == {
-        ("safety", "judge-two"),
-        ("groundedness", "judge-one"),
-        ("groundedness", "judge-two"),
-    }
+    of_both = {("groundedness", f"judge-{name}") for name in ("one", "two")}
+    assert graders.only_in_panels == {("safety", "judge-two"), *of_both}
     assert Graders(Settings(models=models, rules=(alone,)), catalogue()).only_in_panels == frozenset()
 
 
