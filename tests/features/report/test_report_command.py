@@ -158,6 +158,13 @@ def test_an_archive_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path
             list(read_archive(path))
 
 
+def write(file: Path, *changes: dict[str, Any]) -> Path:
+    """Write verdicts of this day that differ in some fields."""
+    lines = [json.dumps({**PLAIN, "evaluation_id": str(number), **each}) for number, each in enumerate(changes)]
+    file.write_text("\n".join(lines))
+    return file
+
+
 def tally(*by: str, judges: tuple[str, ...] = (), service: str | None = None) -> Tally:
     return Tally(Scope.from_options(Period(NOW - DAY_S, NOW), None, by, service, judges, NOW))
 
@@ -166,13 +173,6 @@ def add(to: Tally, file: Path) -> Tally:
     for each in read_archive(file):
         to.add(each, each.started_at + each.duration_s)
     return to
-
-
-def write(file: Path, *changes: dict[str, Any]) -> Path:
-    """Write verdicts of this day that differ in some fields."""
-    lines = [json.dumps({**PLAIN, "evaluation_id": str(number), **each}) for number, each in enumerate(changes)]
-    file.write_text("\n".join(lines))
-    return file
 
 
 def test_verdicts_of_the_period_count_and_a_row_by_guideline_is_the_share_that_obeys_the_rule(tmp_path: Path) -> None:
