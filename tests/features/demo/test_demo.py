@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 from support.commands import Run
 from support.processes import Program, wait_until
+from support.tables import read_table
 
 import tracejudge
 from judges.core.verdict import Score, Verdict
@@ -24,6 +25,7 @@ from worker.features.demo.command import Outcome, introduction, rules
 from worker.features.demo.final_report import ALERT, SEVERITY, Half, Results, Series, planted_alert, summary
 from worker.features.demo.sample_traffic import DROP, JUDGES, TRACES_PER_S, Shot, Traffic, load_samples, make_plan
 
+TABLES = read_table(__file__, "demo")
 SECONDS = 24
 BEGAN_AT = 1_000_000.0
 MARK = "DEMO_TEST_MARK"
@@ -153,16 +155,7 @@ def test_the_rows_are_those_of_the_report_before_and_after_the_drop() -> None:
     others = (entry(1.0, passed=True, service="summariser"), entry(13.0, outcome="unscored", reason="timeout"))
     entries = [entry(second / 10, passed=second < 120) for second in range(240)]
     lines = list(results_of(*entries, *others).rows())
-    assert [" ".join(line.split()) for line in lines] == [
-        "Before the drop",
-        "service judge share 95 % interval judgements unscored",
-        "summariser groundedness 100.0% 5.1% to 100.0% 1 0.0%",
-        "support-bot groundedness 100.0% 96.8% to 100.0% 120 0.0%",
-        "After the drop",
-        "service judge share 95 % interval difference 95 % interval judgements unscored",
-        "summariser groundedness - - - - 0 -",
-        "support-bot groundedness 0.0% 0.0% to 3.2% -100.0 points -100.0 to -95.5 120 0.8%",
-    ]
+    assert [" ".join(line.split()) for line in lines] == TABLES["rows"]
     assert len({len(line) for line in lines[1:4]}) == 1
     assert max(map(len, lines)) <= 112
 
@@ -181,23 +174,11 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
     shown = next(line for line in block.splitlines() if "summary:" in line)
     fixed = [part.strip("?'") for part in re.split(r"\{\{.*?\}\}", shown.split("summary: ")[1])]
     assert re.search(".*".join(re.escape(part) for part in fixed if part), alert.summary)
-    for before, after, changed, fires in (
-        (Half(90, 10), Half(20, 80), True, True),
-        (Half(20, 80), Half(90, 10), True, False),
-        (Half(90, 10), Half(85, 15), False, False),
-        (Half(2, 0), Half(0, 1), False, False),
-        # Three standard errors, but within the interval.
-        (Half(8, 0), Half(2, 3), False, False),
-        (Half(9, 0), Half(9, 0), False, False),
-        (Half(9, 0), Half(), False, False),
-        (Half(), Half(1, 4), False, False),
-        (Half(4, 1), Half(1, 4), False, False),
-        (Half(0, 50), Half(0, 50), False, False),
-    ):
-        results = half_and_half(before, after)
-        assert results.planted.has_changed is changed, (before, after)
-        assert (planted_alert(results, SECONDS, "demo") is not None) is fires, (before, after)
-        assert ("\nNo alert would fire" in summary(results, SECONDS, "demo", {})) is not fires, (before, after)
+    for name, before, after, changed, fires in TABLES["halves"]:
+        results = half_and_half(Half(*before), Half(*after))
+        assert results.planted.has_changed is changed, name
+        assert (planted_alert(results, SECONDS, "demo") is not None) is fires, name
+        assert ("\nNo alert would fire" in summary(results, SECONDS, "demo", {})) is not fires, name
 
 
 def test_a_demo_that_failed_names_its_fault() -> None:
@@ -288,12 +269,7 @@ def test_a_demo_prints_the_report_and_with_keep_serves_the_command_that_it_print
         program.signal(signal.SIGINT)
         assert program.wait() == 0
     assert_nothing_is_left(tmp_path)
-    parts = (
-        *("TraceJudge demo. Board: http", "lexical heuristic", "after the planted drop at 3 s", "Before the drop"),
-        *("After the drop", "points", "One of the answers that failed", "  question  ", "  answer  ", "  why  "),
-        *("alert would fire", "traces published", " 0 lost"),
-    )
-    places = [text.index(part) for part in parts]
+    places = [text.index(part) for part in TABLES["printed"]]
     assert places == sorted(places)
     assert [word for word in ("\x1b", "summariser", "Metrics: http") if word in text] == []
     assert len(text.splitlines()) <= 32

@@ -144,13 +144,7 @@ def test_refusals_are_in_the_encoding_of_the_request_and_parts_are_told(start: S
         is_json = media == "application/json"
         assert reply.headers["content-type"] == ("application/json" if is_json else PROTOBUF)
         assert json.loads(reply.content)["code"] == 3 if is_json else reply.content.startswith(b"\x08\x03\x12")
-    for path, content, words in (
-        ("/v1/traces", '{"service": "bot", "output": "a"}', "no resourceSpans; send plain JSON to /v1/tracejudge"),
-        ("/v1/logs", '{"service": "bot", "output": "a"}', "no resourceLogs; send plain JSON to /v1/tracejudge"),
-        ("/v1/traces", '[{"service": "bot", "output": "a"}]', "send plain JSON to /v1/tracejudge"),
-        ("/v1/traces", '{"resourceLogs": []}', "no resourceSpans; send log records to /v1/logs"),
-        ("/v1/logs", '{"resourceSpans": []}', "no resourceLogs; send spans to /v1/traces"),
-    ):
+    for path, content, words in read_table(__file__, "otlp_refusals"):
         reply = gateway.post(path, content)
         assert (reply.status_code, words in reply.json()["message"]) == (400, True), content
     assert gateway.post("/v1/traces", "{}").status_code == 200

@@ -24,6 +24,7 @@ from support.judging import refuse
 from support.otlp import Accept, OtlpReceiver
 from support.processes import wait_until
 from support.stages import Keyspace, make_verdict, samples, select_metrics, settings_of
+from support.tables import read_table
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
@@ -43,6 +44,7 @@ from worker.features.receivers.feature import FileSettings
 from worker.features.receivers.files import FileExporter, locked, tidy
 from worker.features.receivers.webhook import WebhookExporter
 
+TABLES = read_table(__file__, "receivers")
 MIN_WAIT_S = 0.1
 KINDS = installed_tables()["receivers"].kinds
 MODELS = {"default": ModelSettings(provider="lexical"), "big": ModelSettings(model="big", base_url="http://localhost")}
@@ -387,35 +389,18 @@ def test_control_characters_reach_no_server(keyspace: Keyspace, backend: Backend
 
 def test_phoenix_gets_annotations_of_sessions_traces_and_documents(keyspace: Keyspace, sender: Any) -> None:
     session = verdict(0, session_id="one", details={"session": {"trace_ids": []}}, judge_model="lexical")
-    of_trace = verdict(1, span_id=None)
-    documents = [
-        {"rank": 1, "retrieval_relevance": 1, "rationale": "fits"},
-        {"rank": 3, "retrieval_relevance": 0, "rationale": "off"},
-        {"rank": 4, "retrieval_relevance": None, "rationale": None},
-    ]
-    spans = [{"span_id": "00000000000000aa", "documents": documents}, {"span_id": None, "documents": documents}]
-    relevance = verdict(
-        2,
-        judge="retrieval_relevance",
-        metrics=("precision",),
-        scores=(Score("precision", 0.5, 0.5, passed=True),),
-        details={"spans": spans},
-    )
+    spans = [{"span_id": name, "documents": TABLES["documents"]} for name in ("00000000000000aa", None)]
+    precision = (Score("precision", 0.5, 0.5, passed=True),)
+    relevance = {"judge": "retrieval_relevance", "metrics": ("precision",), "scores": precision}
     with backends.Phoenix() as server:
         worker = sender(server.settings(), export_explanations=True)
-        keyspace.send(session, of_trace, relevance)
+        keyspace.send(session, verdict(1, span_id=None), verdict(2, **relevance, details={"spans": spans}))
         worker.turn()
         assert server.refusals == []
         kept = [each for items in server.stored.values() for each in items]
     targets = [{key: each[key] for key in each if key.endswith(("_id", "position"))} for each in kept]
-    assert targets == [
-        {"span_id": f"{3:016x}"},
-        {"trace_id": f"{2:032x}"},
-        {"session_id": "one"},
-        {"span_id": "00000000000000aa", "document_position": 0},
-        {"span_id": "00000000000000aa", "document_position": 2},
-    ]
-    assert [each["annotator_kind"] for each in kept] == ["LLM", "LLM", "CODE", "LLM", "LLM"]
+    kinds = [each["annotator_kind"] for each in kept]
+    assert [list(each) for each in zip(targets, kinds, strict=True)] == TABLES["annotations"]
     assert kept[0]["name"] == "retrieval_relevance_precision"
     assert kept[3]["result"] == {"label": "relevant", "score": 1.0, "explanation": "fits"}
 
@@ -556,20 +541,7 @@ def test_doctor_checks_every_kind_and_an_address_that_ends_in_its_path_is_not_do
 
 
 def test_a_url_with_the_path_of_another_api_is_refused() -> None:
-    scheme = "url: has no scheme; write http:// or https:// before the host"
-    path = "url: ends in {}, the path of another API; {}"
-    for kind, url, fault in (
-        ("otlp", "collector:4318", scheme),
-        ("phoenix", "phoenix.example.com", scheme),
-        ("phoenix", "http://h/v1/traces", path.format("/v1/traces", "set the kind otlp")),
-        ("langfuse", "https://h/api/public/otel/", path.format("/otel", "set the kind otlp")),
-        ("otlp", "https://h/api/public", path.format("/api/public", "set the kind langfuse")),
-        ("opik", "https://h/v1/chat/completions", path.format("/chat/completions", "leave")),
-        ("otlp", "https://h/api/public/otel/v1/traces", None),
-        ("otlp", "https://h/prefix/", None),
-        ("langfuse", "https://h/langfuse/api/public/ingestion", None),
-        ("webhook", "https://h/v1/traces", None),
-    ):
+    for kind, url, fault in TABLES["urls"]:
         faults = [str(each) for each in receiver({"kind": kind, "url": url}).faults("")]
         assert faults[:1] == [] if fault is None else faults[0].startswith(fault), (kind, url, faults)
     with pytest.raises(SettingsError, match="otlp_endpoint: ends in /api/public, the path of another API"):
@@ -621,12 +593,11 @@ def test_otlp_receivers_place_spans_and_send_events_as_they_are_set(keyspace: Ke
 
 
 def test_phoenix_may_name_sessions_within_each_other_and_parking_has_a_bound(keyspace: Keyspace, sender: Any) -> None:
-    ids = ["1", 'the "12th"', "12"]
+    ids, details = ["1", 'the "12th"', "12"], {"session": {"trace_ids": []}}
     parked = DeliveryKeys(keyspace.keys.prefix).receiver_parked("mine")
     with backends.Phoenix() as server:
-        server.absent = {'the "12th"', "12"}
+        server.absent = set(ids[1:])
         worker = sender(server.settings())
-        details = {"session": {"trace_ids": []}}
         keyspace.send(*(verdict(number, session_id=name, details=details) for number, name in enumerate(ids)))
         worker.turn()
         assert (server.evaluations(), worker.waits, worker.dropped) == (names(1), [], {})

@@ -253,31 +253,11 @@ def monitored(keyspace: Keyspace, worker: JudgingWorker) -> Metrics:
     return metrics
 
 
-def fails(*numbers: int) -> Any:
-    """Fail the traces of these numbers."""
-    texts = set(map(output, numbers))
-    return lambda request: NO if shown(request) in texts else YES
+EVEN = range(0, 40, 2)
 
 
-@pytest.mark.parametrize("confirms", [True, False])
-def test_from_a_trace_to_the_page(keyspace: Keyspace, new_worker: Workers, *, confirms: bool) -> None:
-    rules, bad = safety_rules(repeat=0.5), fails(*range(0, 60, 6))
-    worker = new_worker(bad, models=MODELS, rules=rules)
-    worker.say(bad if confirms else YES, name="second")
-    worker.finish(*choose(keyspace, 60, models=MODELS, rules=rules))
-    metrics = monitored(keyspace, worker)
-    version = verdicts(keyspace)[0].judge_version[:8]
-    series = {"service": "shop", "environment": "", "judge": "safety", "judge_model": "scripted", "metric": "safety"}
-    assert incidents_in(metrics) == [({**series, "version": version}, float(confirms))]
-    for second, flips in (("scripted", False), ("other", not confirms)):
-        labels = {"judge": "safety", "version": version, "judge_model": "scripted", "second_model": second}
-        names = (f"tracejudge_judge_{name}" for name in ("flip_ratio", "flip_ratio_upper", "kappa"))
-        ratio, upper, kappa = (metrics.registry.get_sample_value(name, labels) for name in names)
-        assert ratio is not None
-        assert upper is not None
-        assert (ratio > 0) is flips, second
-        assert ratio < upper < 0.5
-        assert kappa == pytest.approx(0.0 if flips else 1.0)
+def fail_even(request: ChatRequest) -> str:
+    return NO if shown(request) in set(map(output, EVEN)) else YES
 
 
 class Decider:
@@ -286,7 +266,7 @@ class Decider:
     settings = ModelSettings(provider="decisions", base_url="http://localhost", model="decider")
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
-        is_even = any(output(number) in request.messages[-1].content for number in range(0, 40, 2))
+        is_even = any(output(number) in request.messages[-1].content for number in EVEN)
         reply = (Decision((0.1 if is_even else 0.9,)),)
         return ChatResponse("", input_tokens=100, output_tokens=1, decisions=reply)
 
@@ -294,30 +274,45 @@ class Decider:
         pass
 
 
-@pytest.mark.parametrize("first", ["decider", "default"])
-def test_a_model_of_another_form_confirms_failures(keyspace: Keyspace, new_worker: Workers, first: str) -> None:
-    models = {"default": MODEL, "decider": Decider.settings}
-    second = "default" if first == "decider" else "decider"
+@pytest.mark.parametrize(
+    ("first", "second", "confirms"),
+    [
+        ("default", "second", True),
+        ("default", "second", False),
+        ("decider", "default", True),
+        ("default", "decider", True),
+    ],
+)
+def test_from_a_trace_to_the_page(
+    keyspace: Keyspace, new_worker: Workers, first: str, second: str, *, confirms: bool
+) -> None:
+    """A model of another form may confirm failures, or clear them."""
+    models = {**MODELS, "decider": Decider.settings}
     rules = safety_rules(second, model=first, repeat=1.0)
-    worker = new_worker(fails(*range(0, 40, 2)), models=models, rules=rules)
+    worker = new_worker(fail_even, models=models, rules=rules)
+    worker.say(fail_even if confirms else YES, name="second")
     worker.models["decider"] = Decider()  # type: ignore[assignment]
     worker.finish(*choose(keyspace, 40, models=models, rules=rules))
     graders, judged = Graders(worker.settings, load_judges({})), verdicts(keyspace)
-    names = {each: worker.settings.models[each].judge_model for each in models}
     assert len(judged) == 120
     for verdict in judged:
         version = graders.version("safety", verdict.judge_model)
         assert (verdict.outcome, verdict.judge_version) == ("scored", version), verdict.reason
-    assert len({each.judge_version for each in judged}) == 2
     metrics = monitored(keyspace, worker)
-    labels = {"judge": "safety", "version": graders.version("safety", names[first])[:8], "judge_model": names[first]}
+    by, again = (models[name].judge_model for name in (first, second))
+    labels = {"judge": "safety", "version": graders.version("safety", by)[:8], "judge_model": by}
     series = {**labels, "service": "shop", "environment": "", "metric": "safety"}
-    assert metrics.registry.get_sample_value("tracejudge_safety_incident", series) == 1.0
-    for model in names.values():
-        pair = {**labels, "second_model": model}
-        assert metrics.registry.get_sample_value("tracejudge_judge_flip_ratio", pair) == 0.0, model
-    assert [len(labels["examples"].split()) for labels, _ in incidents_in(metrics, "_info")] == [3], "confirmed ones"
-    assert counted(keyspace, time.time() - 86_400, time.time()) == {"failed": 20, "confirmed": 20, "answered": 20}
+    assert incidents_in(metrics) == [(series, float(confirms))]
+    for model, flips in ((by, False), (again, not confirms)):
+        names = (f"tracejudge_judge_{name}" for name in ("flip_ratio", "flip_ratio_upper", "kappa"))
+        values = [metrics.registry.get_sample_value(name, {**labels, "second_model": model}) for name in names]
+        ratio, upper, kappa = (-1.0 if value is None else value for value in values)
+        assert (ratio, kappa) == pytest.approx((0.5, 0.0) if flips else (0.0, 1.0)), model
+        assert ratio < upper < ratio + 0.5, model
+    examples = [len(each["examples"].split()) for each, _ in incidents_in(metrics, "_info")]
+    assert examples == [3] * confirms, "confirmed ones"
+    confirmed = {"confirmed": 20} if confirms else {}
+    assert counted(keyspace, time.time() - 86_400, time.time()) == {"failed": 20, "answered": 20, **confirmed}
 
 
 # --- counts ---
