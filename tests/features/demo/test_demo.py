@@ -281,7 +281,7 @@ def test_a_demo_prints_the_report_and_with_keep_serves_the_command_that_it_print
     "end",
     [
         "SIGTERM",
-        pytest.param("a dead worker", marks=pytest.mark.faults),
+        pytest.param("a dead worker", marks=[pytest.mark.faults, pytest.mark.slow("a second variant")]),
         pytest.param("SIGKILL", marks=[pytest.mark.faults, pytest.mark.slow("a second variant")]),
     ],
 )

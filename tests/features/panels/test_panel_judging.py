@@ -100,18 +100,6 @@ def test_before_its_members_it_waits_quietly_and_for_longer_as_it_grows_old(
     assert_settled(keyspace, scored=4)
 
 
-def test_a_panel_of_unscored_members_is_unscored(keyspace: Keyspace, new_worker: Workers) -> None:
-    broken = Step(text="no JSON", refusal=True)
-    worker = panel_worker(new_worker, a=broken, b=broken)
-    chosen(keyspace, 1)
-    finish(keyspace, worker)
-    combined = by_model(keyspace)[PANEL]
-    assert (combined.outcome, combined.reason) == ("unscored", "refusal")
-    assert combined.note == "1 of 3 models gave a score, which are too few to combine"
-    account = read_balanced_account(keyspace)
-    assert (account.scored, account.unscored, account.waiting) == (1, 3, 0)
-
-
 def twice(keyspace: Keyspace, batch_id: str) -> None:
     """Write a batch a second time under another id."""
     batch = keyspace.batches()[batch_id]
@@ -174,6 +162,7 @@ def test_each_evaluation_ends_once_in_any_order_with_losses(
         ("abstained", "ab", ("abstained", None)),
         # It does not delay the panel.
         ("removed", "c", ("scored", None)),
+        ("unscored", "ab", ("unscored", "refusal")),
     ],
 )
 def test_members_that_ended_earlier_have_the_outcome_of_the_ledger(
@@ -182,11 +171,13 @@ def test_members_that_ended_earlier_have_the_outcome_of_the_ledger(
     of = chosen(keyspace, 1)
     for name in members:
         (item,) = keyspace.batches()[of[name]].items
-        keyspace.end(item.evaluations[0].id, item.evaluations[0].period, ended)
+        scores = '{"outcome":"unscored","reason":"refusal"}' if ended == "unscored" else ""
+        keyspace.end(item.evaluations[0].id, item.evaluations[0].period, ended, scores)
     finish(keyspace, panel_worker(new_worker))
     combined = by_model(keyspace)[PANEL]
     assert (combined.outcome, combined.reason) == expected
     assert [score.passed for score in combined.scores[:1]] == ([True] if ended == "removed" else [])
+    assert ended != "unscored" or combined.note == "1 of 3 models gave a score, which are too few to combine"
 
 
 def test_a_member_s_scores_of_a_newer_version_wait_for_newer_workers(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -285,33 +276,27 @@ def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(keyspace: Key
     assert read_balanced_account(keyspace).reasons == {"dead:unknown_judge_version": 1}
 
 
-@pytest.mark.parametrize("others", ["away", "late"])
-def test_a_panel_is_given_up_for_its_members_reason(keyspace: Keyspace, new_worker: Workers, others: str) -> None:
-    away = Step(failure="judge_unavailable")
-    chosen(keyspace, 1, age_s=7 * HOUR_S)
-    if others == "away":
-        in_order(keyspace, panel_worker(new_worker, b=away, c=away), "a", "b", "c", PANEL)
+def test_an_old_panel_is_given_up_for_its_members_reason_or_combines_the_others(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
+    away, all_of_them = Step(failure="judge_unavailable"), ("a", "b", "c", PANEL)
+    cases: tuple[tuple[dict[str, Step], tuple[str, ...], int, dict[str, int]], ...] = (
+        ({"b": away, "c": away}, all_of_them, 1, {"dead:judge_unavailable": 3}),
+        ({}, (PANEL,), 0, {"dead:timeout": 1}),
+        ({"c": away}, all_of_them, 3, {"dead:judge_unavailable": 1}),
+    )
+    for members, order, scored, reasons in cases:
+        keyspace.next_case(f"{members}")
+        chosen(keyspace, 1, age_s=7 * HOUR_S)
+        in_order(keyspace, panel_worker(new_worker, **members), *order)
         account = read_balanced_account(keyspace)
-        assert (account.scored, account.reasons) == (1, {"dead:judge_unavailable": 3})
-        assert {letter.judge_model for letter in letters(keyspace).values()} == {"b", "c", PANEL}
-    else:
-        in_order(keyspace, panel_worker(new_worker), PANEL)
-        assert read_balanced_account(keyspace).reasons == {"dead:timeout": 1}
-        finish(keyspace, panel_worker(new_worker))
-        assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).dead) == (3, 1)
-
-
-def test_a_panel_combines_the_others_if_a_member_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
-    away = Step(failure="judge_unavailable")
-    chosen(keyspace, 1, age_s=7 * HOUR_S)
-    in_order(keyspace, panel_worker(new_worker, c=away), "a", "b", "c", PANEL)
+        assert (account.scored, account.reasons) == (scored, reasons), members
+        if not members:
+            finish(keyspace, panel_worker(new_worker))
+            assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).dead) == (3, 1)
     combined = by_model(keyspace)[PANEL]
     assert (combined.scores[0].passed, combined.rationale) == (True, "2 of 2 models pass")
     assert combined.details["models"]["c"] == {"outcome": "unscored", "reason": "judge_unavailable"}
-    assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).reasons) == (
-        3,
-        {"dead:judge_unavailable": 1},
-    )
     retry_all(keyspace, panel_worker(new_worker).settings)
     finish(keyspace, panel_worker(new_worker))
     assert_settled(keyspace, scored=4)
@@ -350,33 +335,26 @@ def test_a_failing_panel_is_given_up_without_the_waiting_ones_of_its_batch(
 
 
 @pytest.mark.parametrize("age_s", [0.0, 7 * HOUR_S], ids=["young", "at the last look"])
-def test_a_panel_waits_on_during_an_outage_of_redis(
+def test_a_panel_waits_on_during_an_outage_of_redis_and_after_a_fault_of_ours(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch, age_s: float
 ) -> None:
+    def fault(*_: object) -> None:
+        raise KeyError("a text")
+
     of = chosen(keyspace, 1, age_s=age_s)
     worker = panel_worker(new_worker)
     in_order(keyspace, worker, "a", "b", "c")
     with monkeypatch.context() as broken:
         broken.setattr("worker.features.panels.panels.read_assessments", refuse)
-        if age_s:
-            in_order(keyspace, worker, PANEL)
-        else:
-            finish(keyspace, worker)
+        in_order(keyspace, worker, PANEL)
+    if not age_s:
+        keyspace.make_due()
+        with monkeypatch.context() as broken, capture_logs() as lines:
+            broken.setattr("worker.features.panels.panels.combine", fault)
+            worker.sweep()
+        assert [line["reasons"] for line in lines if line["event"] == "batch parked"] == [["internal_error"]]
+        assert keyspace.leases()[of[PANEL]] > 50
+        assert "a text" not in str(lines)
     assert keyspace.batches().keys() == {of[PANEL]}
     finish(keyspace, worker)
     assert_settled(keyspace, scored=4)
-
-
-def test_an_unexpected_error_is_ours(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise KeyError("a text")
-
-    worker = panel_worker(new_worker)
-    of = chosen(keyspace, 1)
-    monkeypatch.setattr("worker.features.panels.panels.combine", broken)
-    with capture_logs() as lines:
-        for name in ("a", "b", "c", PANEL):
-            worker.run(of[name])
-    assert [line["reasons"] for line in lines if line["event"] == "batch parked"] == [["internal_error"]]
-    assert keyspace.leases()[of[PANEL]] > 50
-    assert "a text" not in str(lines)
