@@ -65,7 +65,7 @@ def test_a_full_redis_is_told_and_all_is_well_afterwards(start: Start, prefix: s
         wait_until(lambda: refused(both(gateway), 200), what="the gateway to accept again")
         stored = Stored(client, prefix, server.url)
         wait_until(lambda: any(trace["service"] == "bot" and "spans" in trace for trace in stored.entries()))
-    assert gateway.scrape().total("tracejudge_gateway_rejected_total", reason="full") >= 2
+    assert gateway.total("rejected_total", reason="full") >= 2
 
 
 def test_a_redis_that_is_away_costs_nothing_acknowledged(start: Start, prefix: str, server: EmbeddedRedis) -> None:
@@ -248,8 +248,7 @@ def test_a_trace_that_cannot_be_read_or_is_expired_does_not_hold_up_the_others(s
         gateway.http.post("/v1/traces", content=content, headers=GZIP_PROTOBUF).raise_for_status()
     wait_until_published(stored)
     assert sorted(trace["trace_id"] for trace in stored.entries()) == sorted(ids)
-    scrape = gateway.scrape()
-    dropped = {r: scrape.total("tracejudge_gateway_dropped_total", reason=r) for r in ("unreadable", "expired")}
+    dropped = {reason: gateway.total("dropped_total", reason=reason) for reason in ("unreadable", "expired")}
     assert dropped == {"unreadable": 2, "expired": 1}
 
 

@@ -44,14 +44,6 @@ def port_of(gateway: GatewayProcess) -> int:
     return int(gateway.url.rsplit(":", 1)[1])
 
 
-def rejected(gateway: GatewayProcess, reason: str) -> float:
-    return gateway.scrape().total("tracejudge_gateway_rejected_total", reason=reason)
-
-
-def connections(gateway: GatewayProcess) -> float:
-    return gateway.scrape().total("tracejudge_gateway_connections")
-
-
 @contextlib.contextmanager
 def many(port: int, count: int) -> Iterator[list[socket.socket]]:
     """Open connections, from several addresses of the loopback: each address has ports of its own."""
@@ -85,7 +77,7 @@ def test_bodies_that_decompress_into_a_gigabyte_are_refused_in_bounded_memory(st
     # Just within the bound: only some at once, and no content that can be read.
     allowed = send_all(gateway, "/v1/traces", gzipped(bytes(20 * MIB)), PROTOBUF | GZIP, 8)
     assert set(allowed) <= {400, 429}
-    assert rejected(gateway, "too_large") == 24
+    assert gateway.total("rejected_total", reason="too_large") == 24
     assert gateway.peak_mib() < 300
     assert gateway.publish({"service": "bot", "output": "yes"}).status_code == 200
     assert len(stored.entries()) == 1
@@ -105,7 +97,7 @@ def test_wrong_tokens_and_content_types_are_refused_before_the_body(start: Start
                 reply = client.recv(4_000)
             assert reply.startswith(f"HTTP/1.1 {statuses[reason]} ".encode()), (path, headers, reply)
             assert (b"www-authenticate: Bearer" in reply) == (reason == "unauthorized"), (path, headers)
-    counts = {reason: rejected(gateway, reason) for reason in statuses}
+    counts = {reason: gateway.total("rejected_total", reason=reason) for reason in statuses}
     assert counts == {"unauthorized": 18, "content_type": 9, "encoding": 6, "too_large": 3}
     assert gateway.publish({"service": "bot", "output": "yes"}, Authorization=f"Bearer {TOKEN}").status_code == 200
     assert len(stored.entries()) == 1
@@ -127,8 +119,8 @@ def test_a_body_without_end_is_refused_at_the_bound(start: Start) -> None:
                     client.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
                     sent += 0x10000
             assert sent < 50_000_000, path
-    wait_until(lambda: rejected(gateway, "too_large") == 3, what="three refusals")
-    wait_until(lambda: connections(gateway) <= 1, what="the connections to end")
+    wait_until(lambda: gateway.total("rejected_total", reason="too_large") == 3, what="three refusals")
+    wait_until(lambda: gateway.total("connections") <= 1, what="the connections to end")
 
 
 SLOW_CLIENTS = (
@@ -169,7 +161,7 @@ def test_slow_clients_do_not_delay_others_and_are_ended(start: Start, count: int
             client.sendall(SLOW_CLIENTS[number % 4][0])
         pool.submit(drip, clients, ending)
         began = time.monotonic()
-        while len(delays) < 5 or (connections(gateway) > left and time.monotonic() - began < 60):
+        while len(delays) < 5 or (gateway.total("connections") > left and time.monotonic() - began < 60):
             sent = time.monotonic()
             post_500(gateway, chance)
             delays.append(time.monotonic() - sent)
@@ -177,8 +169,8 @@ def test_slow_clients_do_not_delay_others_and_are_ended(start: Start, count: int
         ending.set()
         assert max(delays) < 5, delays
         assert gateway.peak_mib() < 300
-        assert connections(gateway) <= left
-        assert count == 100 or rejected(gateway, "slow") == count / 2
+        assert gateway.total("connections") <= left
+        assert count == 100 or gateway.total("rejected_total", reason="slow") == count / 2
 
 
 def test_many_connections_are_bounded_and_an_open_one_is_served(start: Start, stored: Stored) -> None:
@@ -186,7 +178,7 @@ def test_many_connections_are_bounded_and_an_open_one_is_served(start: Start, st
     gateway, chance = start(max_connections=500, gather_s=0.3), random.Random(4)
     gateway.publish({"service": "bot", "output": "yes"}).raise_for_status()
     with many(port_of(gateway), 499):
-        wait_until(lambda: connections(gateway) == 500, what="the connections")
+        wait_until(lambda: gateway.total("connections") == 500, what="the connections")
         for number in range(50):
             # The server closes without reading the request: the answer arrives whole even where a reset follows it.
             with httpx.Client(base_url=gateway.url) as further:
@@ -196,8 +188,8 @@ def test_many_connections_are_bounded_and_an_open_one_is_served(start: Start, st
             post_500(gateway, chance)
         count = 1 + 3 * SPANS // OF_A_TRACE
         wait_until(lambda: stored.redis.xlen(f"{stored.prefix}:traces") == count, what=f"{count} traces")
-        assert connections(gateway) == 500
-    wait_until(lambda: connections(gateway) <= 1, what="the connections to end")
+        assert gateway.total("connections") == 500
+    wait_until(lambda: gateway.total("connections") <= 1, what="the connections to end")
     with httpx.Client(base_url=gateway.url) as again:
         assert again.post("/v1/tracejudge", json={"service": "bot", "output": "yes"}).status_code == 200
 
@@ -209,9 +201,9 @@ def test_ten_thousand_connections_take_bounded_memory(start: Start) -> None:
     # Opened first, so that it is within the bound of 4,000.
     gateway.publish({"service": "bot", "output": "yes"}).raise_for_status()
     with many(port_of(gateway), 10_000):
-        wait_until(lambda: connections(gateway) == 4_000, what="the bound")
+        wait_until(lambda: gateway.total("connections") == 4_000, what="the bound")
         post_500(gateway, chance)
-    wait_until(lambda: connections(gateway) <= 1, what="the connections to end")
+    wait_until(lambda: gateway.total("connections") <= 1, what="the connections to end")
     assert gateway.peak_mib() < 300
 
 

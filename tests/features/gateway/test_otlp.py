@@ -5,6 +5,7 @@ import json
 import secrets
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +109,19 @@ def test_pieces_of_a_trace_to_two_gateways_are_one_trace(start: Start, stored: S
     assert stored.redis.hget(f"{stored.prefix}:gather", "bytes") == b"0"
 
 
+COUNTS = (("kept", "items", "kind"), ("left_out", "fields_left_out", "field"), ("dropped", "dropped", "reason"))
+
+
 def test_requests_of_spans_and_logs_become_traces(start: Start, stored: Stored) -> None:
     """Events in logs complete their span, also as JSON in a body; messages make a call; cut ones are counted."""
     gateway, count = start(**FAST), 0
     for name, case in read_table(__file__, "otlp").items():
-        before = gateway.scrape()
+        totals = [
+            (partial(gateway.total, f"{metric}_total", **{label: value}), amount)
+            for key, metric, label in COUNTS
+            for value, amount in case.get(key, {}).items()
+        ]
+        expected_totals = [total() + amount for total, amount in totals]
         for path, body in case["sent"]:
             reply = gateway.post(path, json.dumps(body))
             assert (reply.status_code, reply.content) == (200, b"{}"), name
@@ -120,15 +129,8 @@ def test_requests_of_spans_and_logs_become_traces(start: Start, stored: Stored) 
         traces = sorted(stored.wait(count)[-len(case["traces"]) :], key=lambda trace: str(trace["trace_id"]))
         for trace, expected in zip(traces, case["traces"], strict=True):
             assert {key: trace.get(key) for key in expected} == expected, name
-        for key, metric, label in (
-            ("kept", "items_total", "kind"),
-            ("left_out", "fields_left_out_total", "field"),
-            ("dropped", "dropped_total", "reason"),
-        ):
-            for value, amount in case.get(key, {}).items():
-                of = (f"tracejudge_gateway_{metric}", {label: value})
-                expected_total = before.total(of[0], **of[1]) + amount
-                wait_until(lambda: gateway.scrape().total(of[0], **of[1]) == expected_total, what=f"{name}: {metric}")  # noqa: B023
+        for (total, _), amount in zip(totals, expected_totals, strict=True):
+            wait_until(lambda total=total, amount=amount: total() == amount, what=name)
 
 
 def test_refusals_are_in_the_encoding_of_the_request_and_parts_are_told(start: Start, stored: Stored) -> None:
@@ -162,9 +164,8 @@ def test_refusals_are_in_the_encoding_of_the_request_and_parts_are_told(start: S
         ("trace_too_large", "the trace is over max_trace_bytes (3 items)"),
     ]
     assert "service.name" in stored.invalid(2)[0].keys
-    scrape = gateway.scrape()
-    dropped = [scrape.total("tracejudge_gateway_dropped_total", reason=reason) for reason, _ in listed]
-    totals = [scrape.total(f"tracejudge_gateway_{name}_total") for name in ("items", "rejected")]
+    dropped = [gateway.total("dropped_total", reason=reason) for reason, _ in listed]
+    totals = [gateway.total(f"{name}_total") for name in ("items", "rejected")]
     assert (dropped, totals) == ([3, 3], [0, 9])
     # A span that is no message costs no other.
     request = encode_spans(agent_spans())
@@ -215,7 +216,7 @@ def test_texts_that_are_no_utf8_cost_no_span(start: Start, stored: Stored) -> No
     record.body.string_value = record.severity_text = "XXX"
     reply = gateway.post("/v1/logs", logs.SerializeToString().replace(b"XXX", b"\xed\xa0\xbd"), PROTOBUF)
     assert (reply.status_code, reply.content) == (200, b"")
-    assert gateway.scrape().total("tracejudge_gateway_dropped_total") == 0
+    assert gateway.total("dropped_total") == 0
 
 
 def _unknown_call(scope: str, **attributes: str) -> ExportTraceServiceRequest:
@@ -269,7 +270,7 @@ def test_spans_that_no_dialect_reads_are_told_and_listed(start: Start, stored: S
     wait_until(lambda: sum(spans for *_, spans in kinds()) == 6, what="all spans to be counted")
     assert kinds() == [("acme.sdk", ("acme.prompt",), 5), ("bot:tracer", ("acme.prompt",), 1)]
     assert len(stored.invalid(3)) == 3
-    assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="no_model_call") == 7
+    assert gateway.total("dropped_total", reason="no_model_call") == 7
 
 
 def test_a_table_of_a_user_is_read_beside_the_configuration(start: Start, stored: Stored, tmp_path: Path) -> None:

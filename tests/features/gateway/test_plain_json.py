@@ -243,7 +243,7 @@ def test_invalid_traces_are_rejected_by_index_and_the_rest_is_kept(start: Start,
     broken = gateway.post("/v1/tracejudge", '{"a": 1}\n{bro\n' + json.dumps(TRACE), "application/x-ndjson")
     assert (broken.json()["accepted"], [error["index"] for error in broken.json()["errors"]]) == (1, [0, 1])
     assert [entry["output"] for entry in stored.entries()] == ["At nine.", "last", "At nine."]
-    assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="no_service") == 2
+    assert gateway.total("dropped_total", reason="no_service") == 2
     listed = [[entry.reason, entry.detail, [*entry.keys], entry.producer] for entry in stored.invalid(6)]
     assert listed == TABLES["listed"]
     wait_until(lambda: len(logged(gateway, "items dropped")) >= 2, what="the lines of the log")
@@ -344,7 +344,7 @@ def test_a_stop_answers_open_requests_first(start: Start, stored: Stored) -> Non
             f"POST /v1/tracejudge HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         )
         client.sendall(head.encode() + b"\r\n\r\n" + body[:10])
-        wait_until(lambda: gateway.scrape().total("tracejudge_gateway_body_bytes") == 10, what="a part of the body")
+        wait_until(lambda: gateway.total("body_bytes") == 10, what="a part of the body")
         os.kill(gateway.program.pid, signal.SIGTERM)
         client.sendall(body[10:])
         assert b" 200 " in client.recv(1000)

@@ -45,7 +45,9 @@ DEAF = Rule(name="deaf", judges=("safety",), always=("error",))
 # --- ingest: feedback ends there, or is moved into the set for the next pass, once and in one step ---
 
 
-def test_feedback_that_can_pull_nothing_in_ends_at_once(keyspace: Keyspace) -> None:
+def test_feedback_that_can_pull_nothing_in_or_is_past_the_bound_ends_at_once(
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for rule, score, outcome in (
         (HEARD, 1.0, "not_negative"),
         (HEARD, 0.0, "not_negative"),
@@ -59,6 +61,16 @@ def test_feedback_that_can_pull_nothing_in_ends_at_once(keyspace: Keyspace) -> N
         assert ended(keyspace) == {outcome: 1}
         assert samples(chosen.metrics) == {("late_feedback_total", f"outcome={outcome}"): 1}
         assert (gathered(keyspace), keyspace.pending()) == ({}, 0)
+    keyspace.next_case("past the bound")
+    monkeypatch.setattr("worker.features.late_feedback.pending.MAX_PENDING", 5)
+    chosen = IngestHarness(keyspace, rules=(HEARD,))
+    for when in ("early", "late"):
+        for number in range(4):
+            complain(keyspace, f"{when} {number}")
+        chosen.process()
+    assert list(gathered(keyspace)) == [*(f"early {number}" for number in range(4)), "late 0"]
+    assert (ended(keyspace), keyspace.pending()) == ({"overflow": 3}, 0)
+    assert samples(chosen.metrics) == {("late_feedback_total", "outcome=overflow"): 3}
 
 
 def test_a_complaint_is_gathered_until_its_time_has_come(keyspace: Keyspace) -> None:
@@ -115,21 +127,6 @@ def test_a_repeated_call_gathers_feedback_once(keyspace: Keyspace) -> None:
     assert list(gathered(keyspace)) == [make_trace(1).trace_id]
     assert keyspace.counted("feedback", "not_sampled", "read") == {"feedback": 1, "not_sampled": 1, "read": 2}
     read_balanced_account(keyspace)
-
-
-def test_past_the_bound_complaints_are_counted_and_not_gathered(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("worker.features.late_feedback.pending.MAX_PENDING", 5)
-    chosen = IngestHarness(keyspace, rules=(HEARD,))
-    for when in ("early", "late"):
-        for number in range(4):
-            complain(keyspace, f"{when} {number}")
-        chosen.process()
-    assert list(gathered(keyspace)) == [*(f"early {number}" for number in range(4)), "late 0"]
-    assert ended(keyspace) == {"overflow": 3}
-    assert samples(chosen.metrics) == {("late_feedback_total", "outcome=overflow"): 3}
-    assert keyspace.pending() == 0
 
 
 # --- verdicts: counted apart, and in no series of quality ---

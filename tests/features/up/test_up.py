@@ -103,18 +103,16 @@ def test_it_runs_all_parts_and_loses_nothing_when_one_is_killed(up: Up, part: st
         assert line in text
 
 
-def test_a_port_that_is_taken_is_named_with_its_option(up: Up, tmp_path: Path) -> None:
+def test_a_taken_port_and_a_wrong_password_are_named_with_the_setting(up: Up, tmp_path: Path, redis_url: str) -> None:
+    def refused() -> str:
+        with up.program() as program:
+            assert program.wait() == 1
+            return program.stderr
+
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", up.board))
         taken.listen()
-        with up.program() as program:
-            assert program.wait() == 1
-            assert f"port {up.board} of the board is taken: choose another with --board-port" in program.stderr
+        assert f"port {up.board} of the board is taken: choose another with --board-port" in refused()
     assert [path.name for path in (tmp_path / ".tracejudge").iterdir()] == ["lock"]
-
-
-def test_a_wrong_password_is_not_asked_for(up: Up, redis_url: str) -> None:
     up.options = ("up", "--redis-url", redis_url.replace("://", "://nobody:wrong@"), *up.options[3:])
-    with up.program() as program:
-        assert program.wait() == 1
-        assert "refuses the user or the password: correct them in redis_url" in program.stderr
+    assert "refuses the user or the password: correct them in redis_url" in refused()
