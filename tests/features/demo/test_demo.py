@@ -3,7 +3,9 @@
 import re
 import shlex
 import signal
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -181,10 +183,19 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
         assert ("\nNo alert would fire" in summary(results, SECONDS, "demo", {})) is not fires, name
 
 
-def test_a_demo_that_failed_names_its_fault() -> None:
+def test_a_demo_names_the_next_commands_and_one_that_failed_its_fault(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fine = Account(reasons={}, **dict.fromkeys(set(Account.__struct_fields__) - {"reasons"}, 0) | {"scored": 3})
     outcome = Outcome(fine, True, 0, results_of(*(entry(passed=True) for _ in range(3))))  # noqa: FBT003
     assert outcome.fault is None
+    session = SimpleNamespace(addresses=lambda **_: "")
+    monkeypatch.setattr("worker.features.demo.command.open_session", lambda: nullcontext(session))
+    for ended in (outcome, outcome._replace(delivered=False)):
+        monkeypatch.setattr("worker.features.demo.command.run", lambda *_, ended=ended: ended)
+        command = run("demo")
+        assert command.code == (0 if ended is outcome else 1), command
+        assert [words for words in ("demo --keep", "tracejudge up") if words not in command.out] == []
     accounts = {"lost": (1, "1 lost"), "unread": (2, "2 traces unread"), "waiting": (4, "4 evaluations waiting")}
     faults = {fault: {"account": replace(fine, **{name: count})} for name, (count, fault) in accounts.items()}
     for fault, fields in {
