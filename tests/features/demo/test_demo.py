@@ -3,7 +3,9 @@
 import re
 import shlex
 import signal
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -11,7 +13,10 @@ import httpx
 import msgspec
 import psutil
 import pytest
+from msgspec.structs import replace
+from support.commands import Run
 from support.processes import Program, wait_until
+from support.tables import read_table
 
 import tracejudge
 from judges.core.verdict import Score, Verdict
@@ -22,6 +27,7 @@ from worker.features.demo.command import Outcome, introduction, rules
 from worker.features.demo.final_report import ALERT, SEVERITY, Half, Results, Series, planted_alert, summary
 from worker.features.demo.sample_traffic import DROP, JUDGES, TRACES_PER_S, Shot, Traffic, load_samples, make_plan
 
+TABLES = read_table(__file__, "demo")
 SECONDS = 24
 BEGAN_AT = 1_000_000.0
 MARK = "DEMO_TEST_MARK"
@@ -32,6 +38,10 @@ LONG_S = 110.0
 def share_good(shots: list[Shot], service: str) -> float:
     good = [not {"no"} & set((shot.trace.tags or {}).values()) for shot in shots if shot.trace.service == service]
     return sum(good) / len(good)
+
+
+def test_less_than_four_seconds_are_wrong_usage(run: Run) -> None:
+    assert run("demo", "--seconds", "3").code == 2
 
 
 def test_no_share_is_0_or_1_by_construction() -> None:
@@ -67,6 +77,12 @@ def entry(at_s: float = 0.0, *, passed: bool | None = None, kind: str = "j", **f
 
 def results_of(*entries: Entry) -> Results:
     return Results(entries, BEGAN_AT + SECONDS / 2)
+
+
+def half_and_half(before: Half, after: Half) -> Results:
+    passed = [(1.0, True)] * before.passed + [(1.0, False)] * before.failed
+    passed += [(13.0, True)] * after.passed + [(13.0, False)] * after.failed
+    return results_of(*(entry(at_s, passed=each) for at_s, each in passed))
 
 
 def test_the_plan_is_the_same_every_time_and_drops_half_way_in_one_service() -> None:
@@ -137,49 +153,13 @@ def test_the_end_of_the_call_decides_the_half_and_only_scores_are_in_its_share()
     assert results_of().planted == Series(DROP.service, DROP.judge, Half(), Half(), 0, {})
 
 
-def test_only_a_change_beyond_chance_is_one() -> None:
-    for name, before, after, changed in (
-        ("drop", Half(90, 10), Half(20, 80), True),
-        ("rise", Half(20, 80), Half(90, 10), True),
-        ("chance", Half(90, 10), Half(85, 15), False),
-        ("too few", Half(2, 0), Half(0, 1), False),
-        ("three standard errors, but within the interval", Half(8, 0), Half(2, 3), False),
-        ("the same", Half(9, 0), Half(9, 0), False),
-        ("no data", Half(9, 0), Half(), False),
-    ):
-        assert half_and_half(before, after).planted.has_changed is changed, name
-
-
-ROWS = """\
-Before the drop
-service judge share 95 % interval judgements unscored
-summariser groundedness 100.0% 5.1% to 100.0% 1 0.0%
-support-bot groundedness 100.0% 96.8% to 100.0% 120 0.0%
-After the drop
-service judge share 95 % interval difference 95 % interval judgements unscored
-summariser groundedness - - - - 0 -
-support-bot groundedness 0.0% 0.0% to 3.2% -100.0 points -100.0 to -95.5 120 0.8%"""
-
-
 def test_the_rows_are_those_of_the_report_before_and_after_the_drop() -> None:
     others = (entry(1.0, passed=True, service="summariser"), entry(13.0, outcome="unscored", reason="timeout"))
     entries = [entry(second / 10, passed=second < 120) for second in range(240)]
     lines = list(results_of(*entries, *others).rows())
-    assert [" ".join(line.split()) for line in lines] == ROWS.splitlines()
+    assert [" ".join(line.split()) for line in lines] == TABLES["rows"]
     assert len({len(line) for line in lines[1:4]}) == 1
     assert max(map(len, lines)) <= 112
-
-
-def outcome(*, delivered: bool = True, outbox_lag: int = 0, seen: int = 3, **account: int) -> Outcome:
-    names = (name for name in Account.__struct_fields__ if name != "reasons")
-    accounting = Account(reasons={}, **dict.fromkeys(names, 0) | {"scored": 3} | account)
-    return Outcome(accounting, delivered, outbox_lag, results_of(*(entry(passed=True) for _ in range(seen))))
-
-
-def half_and_half(before: Half, after: Half) -> Results:
-    passed = [(1.0, True)] * before.passed + [(1.0, False)] * before.failed
-    passed += [(13.0, True)] * after.passed + [(13.0, False)] * after.failed
-    return results_of(*(entry(at_s, passed=each) for at_s, each in passed))
 
 
 def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
@@ -195,33 +175,37 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
     assert f"severity: {SEVERITY}\n" in block
     shown = next(line for line in block.splitlines() if "summary:" in line)
     fixed = [part.strip("?'") for part in re.split(r"\{\{.*?\}\}", shown.split("summary: ")[1])]
-    pattern = ".*".join(re.escape(part) for part in fixed if part)
-    assert re.search(pattern, alert.summary), pattern
-    for before, after in (
-        (Half(80, 20), Half(75, 25)),
-        (Half(4, 1), Half(1, 4)),
-        (Half(), Half(1, 4)),
-        (Half(4, 1), Half()),
-        (Half(50, 0), Half(50, 0)),
-        (Half(0, 50), Half(0, 50)),
-    ):
-        results = half_and_half(before, after)
-        assert planted_alert(results, SECONDS, "demo") is None, (before, after)
-        assert "\nNo alert would fire" in summary(results, SECONDS, "demo", {})
+    assert re.search(".*".join(re.escape(part) for part in fixed if part), alert.summary)
+    for name, before, after, changed, fires in TABLES["halves"]:
+        results = half_and_half(Half(*before), Half(*after))
+        assert results.planted.has_changed is changed, name
+        assert (planted_alert(results, SECONDS, "demo") is not None) is fires, name
+        assert ("\nNo alert would fire" in summary(results, SECONDS, "demo", {})) is not fires, name
 
 
-def test_a_demo_that_failed_names_its_fault() -> None:
-    assert outcome().fault is None
-    for ended, fault in (
-        (outcome(delivered=False), "did not confirm"),
-        (outcome(lost=1), "1 lost"),
-        (outcome(lost=-1), "1 counted twice"),
-        (outcome(unread=2), "2 traces unread"),
-        (outcome(waiting=4), "4 evaluations waiting"),
-        (outcome(outbox_lag=5), "5 verdicts not exported"),
-        (outcome(seen=2), "2 verdicts, the accounting 3"),
-    ):
-        assert fault in str(ended.fault)
+def test_a_demo_names_the_next_commands_and_one_that_failed_its_fault(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fine = Account(reasons={}, **dict.fromkeys(set(Account.__struct_fields__) - {"reasons"}, 0) | {"scored": 3})
+    outcome = Outcome(fine, True, 0, results_of(*(entry(passed=True) for _ in range(3))))  # noqa: FBT003
+    assert outcome.fault is None
+    session = SimpleNamespace(addresses=lambda **_: "")
+    monkeypatch.setattr("worker.features.demo.command.open_session", lambda: nullcontext(session))
+    for ended in (outcome, outcome._replace(delivered=False)):
+        monkeypatch.setattr("worker.features.demo.command.run", lambda *_, ended=ended: ended)
+        command = run("demo")
+        assert command.code == (0 if ended is outcome else 1), command
+        assert [words for words in ("demo --keep", "tracejudge up") if words not in command.out] == []
+    accounts = {"lost": (1, "1 lost"), "unread": (2, "2 traces unread"), "waiting": (4, "4 evaluations waiting")}
+    faults = {fault: {"account": replace(fine, **{name: count})} for name, (count, fault) in accounts.items()}
+    for fault, fields in {
+        **faults,
+        "1 counted twice": {"account": replace(fine, lost=-1)},
+        "did not confirm": {"delivered": False},
+        "5 verdicts not exported": {"outbox_lag": 5},
+        "2 verdicts, the accounting 3": {"results": results_of(entry(passed=True), entry(passed=True))},
+    }.items():
+        assert fault in str(outcome._replace(**fields).fault)
 
 
 @pytest.fixture
@@ -280,80 +264,51 @@ def test_a_run_loses_nothing_and_shows_the_drop(program: Program, tmp_path: Path
 
 
 @pytest.mark.slow("a whole run")
-@pytest.mark.parametrize("program", [("--seconds", "4")], indirect=True)
-def test_the_demo_prints_rows_of_the_report_a_failing_answer_and_the_alert(program: Program, tmp_path: Path) -> None:
-    with program:
-        assert program.wait(LONG_S) == 0, program.output
-        text = program.stdout
-        progress = program.stderr
-    assert "\x1b" not in text
-    parts = (
-        *("TraceJudge demo. Board: http", "lexical heuristic", "after the planted drop at 2 s", "Before the drop"),
-        *("After the drop", "points", "One of the answers that failed", "  question  ", "  answer  ", "  why  "),
-        *("alert would fire", "traces published", " 0 lost", "demo --keep", "tracejudge up"),
-    )
-    places = [text.index(part) for part in parts]
-    assert places == sorted(places)
-    assert "summariser" not in text
-    assert "Metrics: http" not in text
-    assert len(text.splitlines()) <= 36, "and a line of progress every 10 s, of which a demo of 25 s has three"
-    assert max(map(len, text.splitlines())) <= 120
-    assert re.search(r"^  1 s  \d+ traces published, \d+ evaluations finished$", progress, re.MULTILINE)
-    assert_nothing_is_left(tmp_path)
-
-
-@pytest.mark.slow("a whole run")
 @pytest.mark.parametrize("program", [("--seconds", "6", "--keep")], indirect=True)
-def test_a_demo_with_keep_serves_the_command_that_it_prints(program: Program, tmp_path: Path) -> None:
+def test_a_demo_prints_the_report_and_with_keep_serves_the_command_that_it_prints(
+    program: Program, tmp_path: Path
+) -> None:
     (tmp_path / "elsewhere").mkdir()
     with program:
-        board = program.wait_for(r"board \((http://\S+)\) and worker keep running until Ctrl-C")[1]
+        board = program.wait_for(r"board \((http://\S+)\) and worker keep running until Ctrl-C", LONG_S)[1]
         assert httpx.get(board, trust_env=False).status_code == 200
-        (line,) = re.findall(r"^  tracejudge (report .+)$", program.stderr, re.MULTILINE)
+        text, progress = program.stdout, program.stderr
+        (line,) = re.findall(r"^  tracejudge (report .+)$", progress, re.MULTILINE)
         with Program("-m", "worker.cli", *shlex.split(line), folder=tmp_path / "elsewhere") as command:
             assert command.wait(LONG_S) == 0, command.output
             assert "support-bot" in command.stdout
         program.signal(signal.SIGINT)
         assert program.wait() == 0
     assert_nothing_is_left(tmp_path)
+    places = [text.index(part) for part in TABLES["printed"]]
+    assert places == sorted(places)
+    assert [word for word in ("\x1b", "summariser", "Metrics: http") if word in text] == []
+    assert len(text.splitlines()) <= 32
+    assert max(map(len, text.splitlines())) <= 120
+    assert re.search(r"^  1 s  \d+ traces published, \d+ evaluations finished$", progress, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
-    "number",
+    "end",
     [
-        signal.SIGINT,
-        pytest.param(signal.SIGTERM, marks=pytest.mark.slow("a second variant")),
-        pytest.param(signal.SIGKILL, marks=[pytest.mark.faults, pytest.mark.slow("a second variant")]),
+        "SIGTERM",
+        pytest.param("a dead worker", marks=[pytest.mark.faults, pytest.mark.slow("a second variant")]),
+        pytest.param("SIGKILL", marks=[pytest.mark.faults, pytest.mark.slow("a second variant")]),
     ],
 )
 @pytest.mark.parametrize("program", [("--seconds", "60")], indirect=True)
-def test_a_signal_leaves_neither_worker_nor_redis(program: Program, number: signal.Signals, tmp_path: Path) -> None:
+def test_however_it_ends_neither_worker_nor_redis_is_left(program: Program, end: str, tmp_path: Path) -> None:
     with program:
         program.wait_for("s .*traces published")
-        if number == signal.SIGKILL:
+        if end == "SIGKILL":
             program.kill()
+        elif end == "SIGTERM":
+            assert program.terminate() == 128 + signal.SIGTERM
         else:
-            program.signal(number)
-            assert program.wait() == 128 + number
+            (worker,) = (process for process in processes(tmp_path) if "--metrics-port" in process.cmdline())
+            worker.kill()
+            assert program.wait() == 1
+            assert "tracejudge: the worker ended early, with status -9; its log ends:" in program.stderr
         assert "Before the drop" not in program.stdout
         assert "Traceback" not in program.stderr
         assert_nothing_is_left(tmp_path)
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("program", [("--seconds", "60")], indirect=True)
-def test_a_worker_that_dies_ends_the_demo_with_its_log(program: Program, tmp_path: Path) -> None:
-    with program:
-        program.wait_for("s .*traces published")
-        (worker,) = (process for process in processes(tmp_path) if "--metrics-port" in process.cmdline())
-        worker.kill()
-        assert program.wait() == 1
-        assert "Before the drop" not in program.stdout
-        assert "tracejudge: the worker ended early, with status -9; its log ends:" in program.stderr
-        assert "Traceback" not in program.stderr
-        assert_nothing_is_left(tmp_path)
-
-
-def test_less_than_four_seconds_are_wrong_usage(tmp_path: Path) -> None:
-    with Program("-m", "worker.cli", "demo", "--seconds", "3", folder=tmp_path) as program:
-        assert program.wait() == 2

@@ -127,26 +127,6 @@ def settings_with(
     return settings_of(keyspace, export_explanations=True, **own, **more)
 
 
-def check_mix(found: Themes, names: set[str]) -> None:
-    """Check that each cause is one theme, with its planted share in the interval, and the change since before."""
-    assert (found.failures, found.before) == (300, 200)
-    causes = {}
-    for theme in found.themes:
-        (cause,) = {cause_of(example.text) for example in theme.examples}
-        assert cause not in causes, (cause, theme.name, causes[cause].name)
-        causes[cause] = theme
-    assert causes.keys() == CAUSES.keys()
-    for cause, theme in causes.items():
-        share = CAUSES[cause]["share"]
-        assert theme.share.low <= share <= theme.share.high, (cause, theme.share)
-        assert abs(theme.count - 300 * share) <= 6, (cause, theme.count)
-        assert len({example.trace_id for example in theme.examples}) == 3, cause
-    changed = {cause: theme.change for cause, theme in causes.items() if theme.change is not None}
-    assert changed["price"].low > 0 > changed["source"].high
-    assert changed["language"].low < 0 < changed["language"].high
-    assert not names or {theme.name for theme in found.themes} == names
-
-
 def test_the_same_input_gives_the_same_themes_in_every_process(mix: Keyspace) -> None:
     """Python orders sets of texts by hashes that differ from process to process."""
     script = (
@@ -204,6 +184,25 @@ def test_a_model_is_asked_once_an_hour_and_everybody_sees_its_themes(mix: Keyspa
     assert len(endpoint.calls) == 1
 
 
+def check_mix(found: Themes, names: set[str]) -> None:
+    """Check that each cause is one theme, with its planted share in the interval, and the change since before."""
+    assert (found.failures, found.before) == (300, 200)
+    causes = {}
+    for theme in found.themes:
+        (cause,) = {cause_of(example.text) for example in theme.examples}
+        assert cause not in causes, (cause, theme.name, causes[cause].name)
+        causes[cause] = theme
+        share = CAUSES[cause]["share"]
+        assert theme.share.low <= share <= theme.share.high, (cause, theme.share)
+        assert abs(theme.count - 300 * share) <= 6, (cause, theme.count)
+        assert len({example.trace_id for example in theme.examples}) == 3, cause
+    assert causes.keys() == CAUSES.keys()
+    changed = {cause: theme.change for cause, theme in causes.items() if theme.change is not None}
+    assert changed["price"].low > 0 > changed["source"].high
+    assert changed["language"].low < 0 < changed["language"].high
+    assert not names or {theme.name for theme in found.themes} == names
+
+
 def test_a_planted_mix_is_found_by_words_and_texts_are_shown_only_if_that_is_allowed(
     mix: Keyspace, served: Run
 ) -> None:
@@ -214,10 +213,15 @@ def test_a_planted_mix_is_found_by_words_and_texts_are_shown_only_if_that_is_all
     assert "300 failing verdicts in 24 hours, 200 before" in hidden.out
     texts = {failure.text for theme in found.themes for failure in theme.examples}
     assert not [text for text in texts if text[:60] in hidden.out]
-    redact = Redact(patterns=["German"])
-    redacted = find_themes(mix.store, settings_with(mix, redact=redact))
+    redacted = find_themes(mix.store, settings_with(mix, redact=Redact(patterns=["German"])))
     assert len(redacted.themes) == 4
     assert "German" not in msgspec.json.encode(redacted).decode()
+    with serving(mix.url, mix.prefix) as url:
+        page = wait_until(lambda: "What fails alike" in (text := httpx.get(url).text) and text, what="the card")
+    assert "Share of 300 failing verdicts" in page
+    assert [f">theme {rank}<" in page for rank in range(1, 6)] == [True] * 4 + [False]
+    assert "outdated" not in page
+    assert Counter(re.findall(r'href="/verdicts/(e\w+)"', page)).total() == 12
 
 
 def test_nothing_is_made_of_nothing(keyspace: Keyspace, served: Run) -> None:
@@ -238,21 +242,8 @@ def test_nothing_is_made_of_nothing(keyspace: Keyspace, served: Run) -> None:
     assert document["before"] == 0
 
 
-def test_the_board_has_a_card(mix: Keyspace) -> None:
-    with serving(mix.url, mix.prefix) as url:
-        page = wait_until(lambda: "What fails alike" in (text := httpx.get(url).text) and text, what="the card")
-    assert "Share of 300 failing verdicts" in page
-    assert [f">theme {rank}<" in page for rank in range(1, 6)] == [True] * 4 + [False]
-    assert "outdated" not in page
-    assert Counter(re.findall(r'href="/verdicts/(e\w+)"', page)).total() == 12
-
-
 MATCH = catalogue()["trajectory_match"]
 AGENTS = read_table(__file__, "agents")
-
-
-def made(*calls: ToolCall, **fields: Any) -> Trace:
-    return Trace(trace_id="1", service="s", output="o", tool_calls=[*calls], **fields)
 
 
 def test_failures_have_no_model_that_a_rule_keeps_traces_from(tmp_path: Path) -> None:
@@ -293,17 +284,14 @@ def test_no_message_has_a_header_from_elsewhere_and_literal_ones_hold_no_secret(
             check(ModelSettings(base_url="http://h/v1", model="m", headers={name: "abc"}))
 
 
-@pytest.fixture
-def six(keyspace: Keyspace) -> Keyspace:
-    """Six failures of two causes, of the hour before this one."""
+def test_a_model_that_fails_or_is_too_dear_leaves_the_words(
+    keyspace: Keyspace, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of six failures of two causes, of the hour before this one."""
     texts = "The price list is outdated here: ", "The cited source was invented there: "
     six = [failing(number, f"{texts[number % 2]}{'abcdef'[number] * 5}") for number in range(6)]
     write(keyspace, six, last_hour_ms() - 60_000)
-    return keyspace
-
-
-def test_a_model_that_fails_or_is_too_dear_leaves_the_words(six: Keyspace, endpoint: ChatEndpoint) -> None:
-    key = FailuresKeys(six.prefix).failures(last_hour_ms() // HOUR_MS // 24)
+    key = FailuresKeys(keyspace.prefix).failures(last_hour_ms() // HOUR_MS // 24)
     cases: Mapping[str, tuple[Any, float, int, str]] = {
         "too dear": (grouping, 1e-6, 0, "over_budget"),
         "unreadable": (answers_json({"themes": "none"}), 1.0, 2, "invalid_answer"),
@@ -312,44 +300,36 @@ def test_a_model_that_fails_or_is_too_dear_leaves_the_words(six: Keyspace, endpo
     }
     for name, (behaviour, budget, calls, why) in cases.items():
         endpoint.forget()
-        six.client.delete(key)
+        keyspace.client.delete(key)
         endpoint.behaviour = behaviour
-        found = find_themes(six.store, settings_with(six, endpoint, budget))
+        found = find_themes(keyspace.store, settings_with(keyspace, endpoint, budget))
         assert (found.by, len(found.themes)) == (f"words; the model gave no themes: {why}", 2), name
-        assert find_themes(six.store, settings_with(six, endpoint, budget)) == found, name
+        assert find_themes(keyspace.store, settings_with(keyspace, endpoint, budget)) == found, name
         assert len(endpoint.calls) == calls, name
-
-
-def test_words_of_reasons_are_no_names_and_a_model_without_key_or_known_reasons_leaves_the_words(
-    six: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert {theme.name for theme in find_themes(six.store, settings_of(six)).themes} == {"theme 1", "theme 2"}
+    keyspace.client.delete(key)
+    # Without explanations the words of reasons are no names.
+    assert {theme.name for theme in find_themes(keyspace.store, settings_of(keyspace)).themes} == {"theme 1", "theme 2"}
+    settings = settings_with(keyspace, endpoint)
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
-    price = Price(input=1.0, output=1.0)
-    model = ModelSettings(base_url="http://127.0.0.1:9/v1", model="m", api_key_env="NO_SUCH_KEY", price=price)
-    failures = Failures(model="writer")
-    settings = settings_of(six, export_explanations=True, models={"writer": model}, failures=failures)
-    found = find_themes(six.store, settings)
+    (writer,) = settings.models.values()
+    keyless = msgspec.structs.replace(
+        settings, models={"writer": msgspec.structs.replace(writer, api_key_env="NO_SUCH_KEY")}
+    )
+    found = find_themes(keyspace.store, keyless)
     assert found.by.startswith("words; the model cannot be asked: api_key_env: the variable NO_SUCH_KEY is not set")
-    assert len(found.themes) == 2
     assert "price" in str([theme.name for theme in found.themes])
-    hour = int(found.until // 3_600)
-    key = FailuresKeys(six.prefix).failures(hour // 24)
-    assert six.client.hgetall(key) == {}, "neither the hour is taken nor a cost booked"
+    assert keyspace.client.hgetall(key) == {}, "neither the hour is taken nor a cost booked"
     answer = msgspec.json.encode(("writer", {"a theme": ["0123456789abcdef", "0123456789abcdee"]}))
-    six.client.hset(key, mapping={str(hour): "asked", "asked": answer})
-    found = find_themes(six.store, settings)
+    keyspace.client.hset(key, mapping={str(int(found.until // 3_600)): "asked", "asked": answer})
+    found = find_themes(keyspace.store, settings)
     assert (found.by, len(found.themes)) == ("words; the model's themes are of other verdicts", 2)
 
 
-def test_no_arguments_are_an_empty_object_and_forms_of_other_drafts_are_no_breach() -> None:
-    for name, arguments, count in AGENTS["breaches"]:
-        trace = made(ToolCall("t", arguments), tools=[Tool("t", None, AGENTS["arguments"][name])])
-        found = breaches(trace, transcript(trace))
-        assert len(found) == count, (name, arguments, found)
+def made(*calls: ToolCall, **fields: Any) -> Trace:
+    return Trace(trace_id="1", service="s", output="o", tool_calls=[*calls], **fields)
 
 
-def test_calls_are_matched_where_there_are_none_and_where_they_have_no_arguments() -> None:
+def test_calls_without_arguments_and_other_edges_of_agents_are_judged() -> None:
     for called, wanted, mode, figures in AGENTS["matches"]:
         calls, expected = ([ToolCall("now", arguments) for arguments in each] for each in (called, wanted))
         judge = MATCH.make(msgspec.convert({"mode": mode}, type(MATCH.settings)))
@@ -361,27 +341,27 @@ def test_calls_are_matched_where_there_are_none_and_where_they_have_no_arguments
     fields = convert_trace({"input": "q", "output": "o", "tool_calls": [], "expected_tools": ["now"]}, Notes())
     trace = msgspec.convert({"trace_id": "1", "service": "s", **fields}, Trace)
     assert asyncio.run(evaluate(MATCH, trace, None)).scores[0].passed is False
-
-
-def test_reading_verbs_are_whole_words_and_a_new_result_is_no_repeat() -> None:
+    # No arguments are an empty object, and forms of other drafts are no breach.
+    for name, arguments, count in AGENTS["breaches"]:
+        trace = made(ToolCall("t", arguments), tools=[Tool("t", None, AGENTS["arguments"][name])])
+        assert len(breaches(trace, transcript(trace))) == count, (name, arguments)
+    # Reading verbs are whole words, and a new result is no repeat.
     read = ToolCall("read", {"a": 1}, "x")
-    for name, count in AGENTS["reading names"].items():
-        trace = made(read, ToolCall(name, {}, "r"), read)
-        assert len(repeats(transcript(trace))) == count, name
+    cases = [(name, (read, ToolCall(name, {}, "r"), read), count) for name, count in AGENTS["reading names"].items()]
     for first, second, count in AGENTS["results"]:
-        trace = made(ToolCall("read", {"a": 1}, first), ToolCall("read", {"a": 1}, second))
-        assert len(repeats(transcript(trace))) == count, (first, second)
-    assert not repeats(transcript(made(read, ToolCall("read", {"a": 1}, error="timeout"))))
-
-
-def span(number: int, name: str, inputs: object) -> Span:
-    return Span(f"{number}", name, kind="tool", inputs=inputs, started_at=number, ended_at=number + 0.5)  # type: ignore[arg-type]
+        cases.append((f"{first} {second}", tuple(ToolCall("read", {"a": 1}, each) for each in (first, second)), count))
+    cases.append(("timeout", (read, ToolCall("read", {"a": 1}, error="timeout")), 0))
+    for name, several, count in cases:
+        assert len(repeats(transcript(made(*several)))) == count, name
 
 
 def test_parallel_calls_have_the_spans_with_their_arguments_and_whole_names() -> None:
-    spans = [span(1, "find", '{"q": "b"}'), span(2, "find", {"q": "a"}), span(3, "find_all", {})]
-    calls = [ToolCall("find", {"q": "a"}), ToolCall("find", {"q": "b"}), ToolCall("find", {"q": "c"})]
-    steps = transcript(made(*calls, spans=spans)).steps
+    inputs = (("find", '{"q": "b"}'), ("find", {"q": "a"}), ("find_all", {}))
+    spans = [
+        Span(f"{number}", name, kind="tool", inputs=each, started_at=number, ended_at=number + 0.5)  # type: ignore[arg-type]
+        for number, (name, each) in enumerate(inputs, 1)
+    ]
+    steps = transcript(made(*(ToolCall("find", {"q": name}) for name in "abc"), spans=spans)).steps
     assert [(step.kind, arguments_of(step), step.span_id) for step in steps] == [
         ("tool", {"q": "b"}, "1"),
         ("tool", {"q": "a"}, "2"),

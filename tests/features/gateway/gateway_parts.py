@@ -11,7 +11,7 @@ import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from redis import Redis
 from support.processes import Program, wait_until
-from support.scrape import CLIENT, Scrape, scrape
+from support.scrape import CLIENT, scrape
 
 from worker.base.input.unusable import InvalidRecord, read_invalid
 from worker.core.storage.client import Store
@@ -47,8 +47,8 @@ class GatewayProcess:
     def page(self, path: str) -> httpx.Response:
         return CLIENT.get(f"http://127.0.0.1:{self.metrics_port}{path}")
 
-    def scrape(self) -> Scrape:
-        return scrape(self.metrics_port)
+    def total(self, name: str, **labels: str) -> float:
+        return scrape(self.metrics_port).total(f"tracejudge_gateway_{name}", **labels)
 
     def peak_mib(self) -> float:
         """Return the most memory that the process has held so far."""

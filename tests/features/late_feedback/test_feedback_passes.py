@@ -1,6 +1,7 @@
 """Passes over the stream: what late feedback pulls in, what it does not, and each complaint ends exactly once."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -35,12 +36,13 @@ ONE = make_trace(1)
 BOTH = [(ONE.trace_id, judge, "late_feedback", 1.0) for judge in ("relevance_to_query", "safety")]
 
 
-def complained(keyspace: Keyspace, *numbers: int, **settings: Any) -> Passes:
-    """Publish traces of these numbers and complaints about them, which ingest gathers; a pass is due."""
-    for trace in make_traces(numbers):
+def complained(keyspace: Keyspace, *numbers: int, about: Sequence[str] = (), **settings: Any) -> Passes:
+    """Publish traces of these numbers and complaints, by default about each, which ingest gathers; a pass is due."""
+    traces = make_traces(numbers)
+    for trace in traces:
         keyspace.add(trace)
-    for trace in make_traces(numbers):
-        complain(keyspace, trace.trace_id)
+    for trace_id in about or [trace.trace_id for trace in traces]:
+        complain(keyspace, trace_id)
     take(keyspace, **settings)
     return Passes(keyspace, **settings)
 
@@ -118,16 +120,6 @@ def test_the_rules_that_hear_complaints_choose_what_is_not_judged_yet(keyspace: 
         read_balanced_account(keyspace)
 
 
-def test_of_very_many_publications_the_newest_are_pulled_in(keyspace: Keyspace) -> None:
-    for number in range(130):
-        keyspace.add(make_trace(1, id=f"{number:016x}"))
-    complain(keyspace, ONE.trace_id)
-    take(keyspace)
-    Passes(keyspace).make()
-    ids = {item.trace.id for batch in keyspace.batches().values() for item in batch.items}
-    assert ids == {f"{number:016x}" for number in range(30, 130)}
-
-
 # --- the search: a trace is found by what it is, not by how it looks, and every kept entry is looked at once ---
 
 
@@ -155,22 +147,26 @@ def test_a_pass_reads_every_entry_of_any_size_once(keyspace: Keyspace) -> None:
         found = passes.stage._pass.search
         return found.read, [len(found.list_publications(make_trace(number).trace_id)) for number in numbers]
 
-    passes, expected = Passes(keyspace), [0, 1, 31, 32, 33, 700, 750, 1498, 1499]
-    assert search(*expected) == (1_500 + len(expected), [1] * len(expected))
-    passes.turn(10)
-    assert ended(keyspace) == {"pulled": len(expected)}
+    # Complaints of several parts: about traces of any place, and as many about none.
+    passes, expected = Passes(keyspace), [*(0, 1, 31, 32, 33, 700, 750, 1498, 1499), *range(1_000, 1_200)]
+    unknown = range(1_500, 2_000)
+    assert search(*expected, *unknown) == (1_500 + len(expected) + len(unknown), [1] * len(expected) + [0] * 500)
+    passes.make()
+    assert passes.outcomes == ended(keyspace) == {"pulled": len(expected), "not_found": len(unknown)}
+    assert len(set(evaluations(keyspace))) == len(evaluations(keyspace)) == 2 * len(expected)
+    assert read_balanced_account(keyspace).chosen == 2 * len(expected)
     keyspace.client.xtrim(keyspace.keys.traces, maxlen=1_000, approximate=False)
-    keyspace.add(make_trace(2_000))
-    assert search(0, 1_400, 2_000) == (4, [0, 1, 1]), "only what came since, without what is gone"
+    for number in range(130):
+        keyspace.add(make_trace(2_000, id=f"{number:016x}"))
+    assert search(10, 1_400, 2_000)[1] == [0, 1, 100], "only what came since, without what is gone; of many the newest"
+    passes.make()
+    items = [item for batch in keyspace.batches().values() for item in batch.items]
+    ids = {item.trace.id for item in items if item.trace.trace_id == make_trace(2_000).trace_id}
+    assert ids == {f"{number:016x}" for number in range(30, 130)}
 
 
 def test_a_pass_ends_where_the_stream_ended_and_goes_on_when_it_is_trimmed(keyspace: Keyspace) -> None:
-    for trace in make_traces(range(200)):
-        keyspace.add(trace)
-    for number in (5, 199):
-        complain(keyspace, make_trace(number).trace_id)
-    take(keyspace)
-    passes = Passes(keyspace)
+    passes = complained(keyspace, *range(200), about=[make_trace(number).trace_id for number in (5, 199)])
     passes.turn(2)
     for trace in make_traces(range(200, 300)):
         keyspace.add(trace)
@@ -181,24 +177,10 @@ def test_a_pass_ends_where_the_stream_ended_and_goes_on_when_it_is_trimmed(keysp
     assert ended(keyspace) == {"not_found": 1, "pulled": 1}
     read_balanced_account(keyspace)
     keyspace.next_case("the stream is gone")
-    complain(keyspace, "1")
-    take(keyspace)
+    passes = complained(keyspace, 1)
     keyspace.client.delete(keyspace.keys.traces)
-    Passes(keyspace).make()
-    assert ended(keyspace) == {"not_found": 1}
-
-
-def test_a_pass_of_many_parts_ends_every_complaint_once(keyspace: Keyspace) -> None:
-    for trace in make_traces(range(600)):
-        keyspace.add(trace)
-    for number in range(300, 1_500):
-        complain(keyspace, make_trace(number).trace_id)
-    take(keyspace)
-    passes = Passes(keyspace)
     passes.make()
-    assert passes.outcomes == ended(keyspace) == {"pulled": 300, "not_found": 900}
-    assert len(set(evaluations(keyspace))) == len(evaluations(keyspace)) == 600
-    assert read_balanced_account(keyspace).chosen == 600
+    assert ended(keyspace) == {"not_found": 1}
 
 
 # --- when ---
@@ -312,11 +294,7 @@ ALL_ENDED = {"pulled": 3, "not_found": 1}
 def two_workers(keyspace: Keyspace, case: str) -> tuple[Passes, Passes]:
     """Begin a case with a hundred traces and four complaints, of which one is about no trace."""
     keyspace.next_case(case)
-    for trace in make_traces(range(100)):
-        keyspace.add(trace)
-    for trace_id in (*(make_trace(number).trace_id for number in NUMBERS), "never published"):
-        complain(keyspace, trace_id)
-    take(keyspace)
+    complained(keyspace, *range(100), about=(*(make_trace(number).trace_id for number in NUMBERS), "never published"))
     return Passes(keyspace), Passes(keyspace)
 
 
@@ -326,26 +304,7 @@ def check_end(keyspace: Keyspace) -> None:
     assert read_balanced_account(keyspace).chosen == len(found)
 
 
-def lose_lease(keyspace: Keyspace) -> None:
-    """Make the lease expire."""
-    assert keyspace.client.delete(keyspace.keys.feedback_pass) == 1
-
-
-def test_while_one_worker_makes_a_pass_no_other_does(keyspace: Keyspace) -> None:
-    worker, other = two_workers(keyspace, "two")
-    worker.turn(2)
-    assert 0 < keyspace.client.pttl(keyspace.keys.feedback_pass) <= 15_000
-    other.turn(20)
-    assert (worker.under_way, other.under_way) == (True, False)
-    worker.turn(20)
-    assert not worker.under_way
-    assert keyspace.client.exists(keyspace.keys.feedback_pass) == 0, "the next pass need not wait"
-    other.turn(20)
-    assert (worker.outcomes, other.outcomes) == (ALL_ENDED, {})
-    check_end(keyspace)
-
-
-def test_a_worker_that_dies_anywhere_in_a_pass_leaves_all_of_it_to_another(
+def test_one_worker_makes_a_pass_and_if_it_dies_anywhere_leaves_all_of_it_to_another(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gathering, "_LEASE_MS", HOUR_MS)
@@ -359,7 +318,9 @@ def test_a_worker_that_dies_anywhere_in_a_pass_leaves_all_of_it_to_another(
             assert is_kept is (turns > 1), "the lease is kept while the pass goes on"
             successor.turn(3)
             assert not successor.under_way, "as long as its lease lasts"
-            lose_lease(keyspace)
+            assert keyspace.client.delete(keyspace.keys.feedback_pass) == 1
+        else:
+            assert keyspace.client.exists(keyspace.keys.feedback_pass) == 0, "the next pass need not wait"
         successor.turn(20)
         check_end(keyspace)
 
@@ -370,14 +331,14 @@ def test_a_worker_that_was_away_for_too_long_does_nothing_twice(
     monkeypatch.setattr(gathering, "_LEASE_MS", HOUR_MS)
     slow, quick = two_workers(keyspace, "both choose")
     slow.until_dealing()
-    lose_lease(keyspace)
+    assert keyspace.client.delete(keyspace.keys.feedback_pass) == 1
     quick.make()
     slow.stage.choose(slow.stage._pass, slow.stage._pass.part)
     assert (quick.outcomes, slow.outcomes, slow.woken) == (ALL_ENDED, {}, [])
     check_end(keyspace)
     slow, quick = two_workers(keyspace, "the other one goes on")
     slow.until_dealing()
-    lose_lease(keyspace)
+    assert keyspace.client.delete(keyspace.keys.feedback_pass) == 1
     quick.turn()
     slow.turn()
     assert (slow.under_way, quick.under_way) == (False, True)

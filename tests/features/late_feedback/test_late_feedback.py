@@ -45,7 +45,9 @@ DEAF = Rule(name="deaf", judges=("safety",), always=("error",))
 # --- ingest: feedback ends there, or is moved into the set for the next pass, once and in one step ---
 
 
-def test_feedback_that_can_pull_nothing_in_ends_at_once(keyspace: Keyspace) -> None:
+def test_feedback_that_can_pull_nothing_in_or_is_past_the_bound_ends_at_once(
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for rule, score, outcome in (
         (HEARD, 1.0, "not_negative"),
         (HEARD, 0.0, "not_negative"),
@@ -59,6 +61,16 @@ def test_feedback_that_can_pull_nothing_in_ends_at_once(keyspace: Keyspace) -> N
         assert ended(keyspace) == {outcome: 1}
         assert samples(chosen.metrics) == {("late_feedback_total", f"outcome={outcome}"): 1}
         assert (gathered(keyspace), keyspace.pending()) == ({}, 0)
+    keyspace.next_case("past the bound")
+    monkeypatch.setattr("worker.features.late_feedback.pending.MAX_PENDING", 5)
+    chosen = IngestHarness(keyspace, rules=(HEARD,))
+    for when in ("early", "late"):
+        for number in range(4):
+            complain(keyspace, f"{when} {number}")
+        chosen.process()
+    assert list(gathered(keyspace)) == [*(f"early {number}" for number in range(4)), "late 0"]
+    assert (ended(keyspace), keyspace.pending()) == ({"overflow": 3}, 0)
+    assert samples(chosen.metrics) == {("late_feedback_total", "outcome=overflow"): 3}
 
 
 def test_a_complaint_is_gathered_until_its_time_has_come(keyspace: Keyspace) -> None:
@@ -117,46 +129,30 @@ def test_a_repeated_call_gathers_feedback_once(keyspace: Keyspace) -> None:
     read_balanced_account(keyspace)
 
 
-def test_past_the_bound_complaints_are_counted_and_not_gathered(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("worker.features.late_feedback.pending.MAX_PENDING", 5)
-    chosen = IngestHarness(keyspace, rules=(HEARD,))
-    for when in ("early", "late"):
-        for number in range(4):
-            complain(keyspace, f"{when} {number}")
-        chosen.process()
-    assert list(gathered(keyspace)) == [*(f"early {number}" for number in range(4)), "late 0"]
-    assert ended(keyspace) == {"overflow": 3}
-    assert samples(chosen.metrics) == {("late_feedback_total", "outcome=overflow"): 3}
-    assert keyspace.pending() == 0
-
-
 # --- verdicts: counted apart, and in no series of quality ---
 
 
 def test_late_feedback_is_counted_by_judge_metric_and_outcome_only(keyspace: Keyspace) -> None:
     scores = (Score("a", 1.0, passed=True), Score("b", 0.0, passed=False), Score("c", 0.5))
     settings = settings_of(keyspace)
-    cases: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
-        "scored": ({"outcome": "scored", "scores": scores}, "j", {"a pass", "b fail", "c unrated"}),
-        "some metrics": ({"outcome": "scored", "scores": scores[1:2]}, "j", {"b fail"}),
-        "abstained": ({"outcome": "abstained"}, "j", {f"{name} abstained" for name in "abc"}),
-        "unscored": ({"outcome": "unscored", "reason": "refusal"}, "j", {f"{name} unscored" for name in "abc"}),
-        "dead letter": ({"outcome": "unscored", "reason": "timeout"}, "d", set()),
-        "another origin": ({"outcome": "abstained", "origin": "replay"}, "j", set()),
-    }
-    for name, (fields, kind, expected) in cases.items():
+    cases: tuple[tuple[str, dict[str, Any], str], ...] = (
+        ("j", {"outcome": "scored", "scores": scores}, "a pass, b fail, c unrated"),
+        ("j", {"outcome": "scored", "scores": scores[1:2]}, "b fail"),
+        ("j", {"outcome": "abstained"}, "a abstained, b abstained, c abstained"),
+        ("j", {"outcome": "unscored", "reason": "refusal"}, "a unscored, b unscored, c unscored"),
+        ("d", {"outcome": "unscored", "reason": "timeout"}, ""),
+        ("j", {"outcome": "abstained", "origin": "replay"}, ""),
+    )
+    for kind, fields, expected in cases:
         metrics = Metrics(settings)
         verdict = make_verdict(1, **{"origin": "late_feedback", "metrics": ("a", "b", "c"), "weight": 0.0} | fields)
         VerdictCounter(settings, metrics).count(OutboxEntry("1-0", kind, verdict))
-        labels = (f"metric={metric} outcome={outcome}".split() for metric, outcome in map(str.split, expected))
+        labels = [f"metric={name[0]} outcome={name[2:]}".split() for name in expected.split(", ") if name]
         counter = "late_feedback_verdicts_total", "judge=safety"
-        assert samples(metrics) == {(*counter, *each, "service=shop"): 1 for each in labels}, name
-        total = metrics.registry.get_sample_value
+        assert samples(metrics) == {(*counter, *each, "service=shop"): 1 for each in labels}, fields
         of = {"service": "shop", "judge": "safety", "metric": "b", "outcome": "unscored"}
-        is_there = total("tracejudge_late_feedback_verdicts_total", of) is not None
-        assert is_there is bool(expected), f"{name}: the other outcomes are 0"
+        value = metrics.registry.get_sample_value("tracejudge_late_feedback_verdicts_total", of)
+        assert (value is None) is (not expected), f"{fields}: the other outcomes are 0"
 
 
 # --- partitions: a complaint reaches the partition of its trace, and counts once ---
@@ -322,41 +318,27 @@ def test_negative_feedback_leads_to_verdicts_on_its_trace_only(pipeline: Pipelin
     assert "Tuesday" not in worker.program.output
 
 
-@pytest.mark.faults
-def test_nothing_is_lost_or_counted_twice_when_a_worker_is_killed_before_the_pass(pipeline: Pipeline) -> None:
-    first = pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=600)
-    traces = make_traces(TRACES)
-    pipeline.publish(traces)
-    send_feedback(pipeline, *((trace.trace_id, -1) for trace in traces[:20]), ("f" * 32, -1))
-
-    def pending() -> list[bytes]:
-        members: list[bytes] = pipeline.store.call(lambda client: client.zrange(pipeline.keys.feedback, 0, -1))
-        return members
-
-    wait_until(lambda: len(pending()) == 21, what="feedback to be gathered")
-    first.program.kill()
-    assert pipeline.counter("chosen") == 0
-    members = pending()
-    pipeline.store.call(lambda client: client.zadd(pipeline.keys.feedback, dict.fromkeys(members, 1)))
-    pipeline.worker(rules=COMPLAINTS_ONLY, late_feedback_wait=SOON_S)
-    wait_for(pipeline, pulled=20, not_found=1)
-    assert pending() == []
-    account = pipeline.settled(TRACES)
-    assert (account.chosen, account.scored, account.lost) == (40, 40, 0)
-    ids = [entry.verdict.evaluation_id for entry in pipeline.outbox()]
-    assert len(set(ids)) == len(ids) == 40
-
-
 @pytest.mark.slow("several workers")
-def test_one_of_several_workers_makes_the_pass(pipeline: Pipeline) -> None:
+@pytest.mark.faults
+def test_one_of_several_workers_makes_the_pass_and_nothing_is_lost_by_a_kill_before(pipeline: Pipeline) -> None:
     rules = [{"name": "half", "judges": ["groundedness"], "rate": 0.5, "always": ["negative_feedback"]}]
-    workers = [pipeline.worker(rules=rules, late_feedback_wait=SOON_S, log_level="warning") for _ in range(2)]
+    first = pipeline.worker(rules=rules, late_feedback_wait=600)
     traces = make_traces(TRACES)
     pipeline.publish(traces)
     sampled = pipeline.settled(TRACES).sampled
     assert 0 < sampled < TRACES
     send_feedback(pipeline, *((trace.trace_id, -1) for trace in traces))
+
+    def pending() -> list[bytes]:
+        return list(pipeline.store.call(lambda client: client.zrange(pipeline.keys.feedback, 0, -1)))
+
+    wait_until(lambda: len(pending()) == TRACES, what="feedback to be gathered")
+    first.program.kill()
+    due = dict.fromkeys(pending(), 1)
+    pipeline.store.call(lambda client: client.zadd(pipeline.keys.feedback, due))
+    workers = [pipeline.worker(rules=rules, late_feedback_wait=SOON_S, log_level="warning") for _ in range(2)]
     wait_for(pipeline, pulled=TRACES - sampled, already_judged=sampled)
+    assert pending() == []
     account = pipeline.settled(TRACES)
     assert (account.sampled, account.chosen, account.scored, account.lost) == (sampled, TRACES, TRACES, 0)
     verdicts = [entry.verdict for entry in pipeline.outbox()]

@@ -4,13 +4,14 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
 from support.board import serving
+from support.processes import wait_until
 from support.stages import Keyspace, make_verdict
 from support.verdicts import publish
 
@@ -110,44 +111,33 @@ async def ask_all(client: Any, *, shows_texts: bool) -> None:
         assert (await client.call_tool(name, arguments)).is_error, name
 
 
-def run_checked(keyspace: Keyspace, ask: Callable[[], Awaitable[None]]) -> None:
-    """Ask, and check that nothing in Redis is other than before."""
-    before = keyspace.everything()
-    asyncio.run(asyncio.wait_for(ask(), 90))
-    assert keyspace.everything() == before
-
-
-@pytest.mark.parametrize("shows_texts", [pytest.param(False, marks=pytest.mark.slow("a second variant")), True])
-def test_over_stdio(judged: Keyspace, tmp_path: Any, shows_texts: bool) -> None:  # noqa: FBT001
+def test_over_stdio_with_texts(judged: Keyspace, tmp_path: Path) -> None:
     # In the test: the package takes each process of the suite 1.5 s and 25 MB.
     from mcp import Client  # noqa: PLC0415
     from mcp.client.stdio import StdioServerParameters  # noqa: PLC0415
 
-    variables = {
-        "TRACEJUDGE_REDIS_URL": judged.url,
-        "TRACEJUDGE_PREFIX": judged.prefix,
-        "TRACEJUDGE_EXPORT_EXPLANATIONS": str(shows_texts).lower(),
-    }
+    settings = {"REDIS_URL": judged.url, "PREFIX": judged.prefix, "EXPORT_EXPLANATIONS": "true"}
+    variables = {f"TRACEJUDGE_{name}": value for name, value in settings.items()}
     command = ["-m", "worker.cli", "mcp"]
     parameters = StdioServerParameters(command=sys.executable, args=command, env=variables, cwd=str(tmp_path))
 
     async def ask() -> None:
         async with Client(parameters) as client:
-            await ask_all(client, shows_texts=shows_texts)
+            await ask_all(client, shows_texts=True)
 
-    run_checked(judged, ask)
+    before = judged.everything()
+    asyncio.run(asyncio.wait_for(ask(), 90))
+    assert judged.everything() == before
 
 
-def test_over_http_behind_the_tokens_of_the_board(judged: Keyspace) -> None:
+def test_over_http_without_texts_behind_the_tokens_of_the_board(judged: Keyspace) -> None:
     import httpx2  # noqa: PLC0415
     from mcp import Client  # noqa: PLC0415
     from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
 
     variables = {"token_env": "BOARD_TOKEN"}
     with serving(judged.url, judged.prefix, {"BOARD_TOKEN": TOKEN}, **variables) as url:
-        wait = time.monotonic() + 30
-        while httpx.get(f"{url}/health", auth=("me", TOKEN)).text != "ready\n":
-            assert time.monotonic() < wait
+        wait_until(lambda: httpx.get(f"{url}/health", auth=("me", TOKEN)).text == "ready\n", what="the board")
         for headers in ({}, {"Authorization": "Bearer another-token-of-it"}):
             assert httpx.post(f"{url}/mcp", json={}, headers=headers).status_code == 401, headers
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from msgspec import Struct
 from support.feedback import Passes, complain, make_due
 from support.judging import (
     HOUR_S,
@@ -36,18 +35,16 @@ from support.stages import (
     settings_of,
 )
 
-from judges.core.verdict import Origin
 from judges.models.scripted import Step
-from tracejudge import Feedback, Trace
+from tracejudge import Feedback
 from worker.base.dead_letters.retry import MIN_PACE, AutoRetry
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.core.config.settings import Rule, Settings, Where
-from worker.core.queue.batch import Batch, BatchError, Evaluation, Item, Member
+from worker.core.queue.batch import Batch, BatchError, Member, decode_batch
 from worker.core.selection.sampling import Choice, Sampler
 
 OTHER = Rule(name="other", judges=("relevance_to_query",), model="default")
 AWAY = Step(failure="judge_unavailable")
-LATER = {"a": {2}, "b": {2}, "c": {2}, PANEL: {2}}
 ALONE = Rule(name="alone", judges=("safety",), model="default")
 
 
@@ -88,60 +85,44 @@ def test_an_evaluation_names_its_members_and_those_know_that_they_are_kept(keysp
     choices = evaluations(keyspace)
     assert choices[PANEL].members == tuple(Member(name, choices[name].id) for name in "abc")
     assert {name: choice.keep for name, choice in choices.items()} == {"a": True, "b": True, "c": True, PANEL: False}
-
-
-def test_scores_of_a_possible_panel_member_are_kept(keyspace: Keyspace) -> None:
+    keyspace.next_case("a possible member")
     chosen(keyspace, 1, rules=(msgspec.structs.replace(TOGETHER, rate=0.0), ALONE))
     assert {name: evaluation.keep for name, evaluation in evaluations(keyspace).items()} == {"b": True}
-
-
-def shedding(keyspace: Keyspace) -> IngestHarness:
-    """Make an ingest for which `c` is dead and has too much to do."""
-    under_test = IngestHarness(keyspace, **SETUP, max_waiting_bytes=10_000)
-    keyspace.client.hset(keyspace.keys.waiting, "c", 10_001)
-    under_test.pressure.set_waiting({"c": 10_001})
-    under_test.pressure.set_open_circuits({"c": 60.0})
-    return under_test
+    keyspace.next_case("the traces in a panel's batch hold no texts: what a rule wants of them was looked at before")
+    with_context = msgspec.structs.replace(TOGETHER, where=Where(has=("context",)))
+    keyspace.add(make_trace(1, context=["It is warm."]))
+    IngestHarness(keyspace, models=MODELS, rules=(with_context,)).process()
+    assert evaluations(keyspace).keys() == {"a", "b", "c", PANEL}
+    texts = {
+        (batch.judge_model, bool(item.trace.output)) for batch in keyspace.batches().values() for item in batch.items
+    }
+    assert texts == {("a", True), ("b", True), ("c", True), (PANEL, False)}
+    assert Choice("safety", PANEL, 1.0) in sampler(TOGETHER).sample(make_trace(1)).choices
 
 
 def test_with_one_member_its_panel_is_shed_and_both_are_brought_back(keyspace: Keyspace, new_worker: Workers) -> None:
-    under_test = shedding(keyspace)
-    keyspace.append("p1", [make_trace(0)])
-    under_test.process()
-    keyspace.client.hdel(keyspace.keys.waiting, "c")
+    under_test = IngestHarness(keyspace, **SETUP, max_waiting_bytes=10_000)
+    for dead in ("abc", "c"):
+        keyspace.next_case(f"{dead} dead, with too much to do")
+        under_test.pressure.set_waiting(dict.fromkeys(dead, 10_001))
+        under_test.pressure.set_open_circuits(dict.fromkeys(dead, 60.0))
+        keyspace.append("p1", [make_trace(0)])
+        under_test.process()
+        account = read_balanced_account(keyspace)
+        assert (account.shed, account.chosen) == ((1, 0) if dead == "abc" else (0, 2))
+        assert account.reasons == ({"shed:a": 2, "shed:b": 1, "shed:c": 1} if dead == "abc" else {"shed:c": 2})
     assert evaluations(keyspace).keys() == {"a", "b"}
-    assert read_balanced_account(keyspace).reasons == {"shed:c": 2}
-    assert samples(under_test.metrics)["shed_total", "judge_model=c"] == 2
+    assert samples(under_test.metrics)["shed_total", "judge_model=c"] == 3
 
     worker = panel_worker(new_worker)
     finish(keyspace, worker)
     assert Replays(keyspace, **SETUP).make() == {"traces": 1, "chosen": 2, "already_judged": 2}
+    assert versions(keyspace) == {"c": {2}, PANEL: {2}}
     finish(keyspace, worker)
     assert_settled(keyspace, scored=4)
     combined = by_model(keyspace)[PANEL]
     assert (combined.origin, combined.scores[0].passed) == ("replay", True)
     assert by_model(keyspace)["a"].origin == "live"
-
-
-def test_a_trace_that_only_a_panel_of_the_dead_wants_is_shed_whole(keyspace: Keyspace) -> None:
-    under_test = shedding(keyspace)
-    under_test.pressure.set_waiting(dict.fromkeys("abc", 10_001))
-    under_test.pressure.set_open_circuits(dict.fromkeys("abc", 60.0))
-    keyspace.append("p1", make_traces(range(2)))
-    under_test.process()
-    account = read_balanced_account(keyspace)
-    assert (account.shed, account.chosen) == (2, 0)
-    assert account.reasons == {"shed:a": 4, "shed:b": 2, "shed:c": 2}
-
-
-def test_a_replay_with_a_new_panel_calls_only_missing_members(keyspace: Keyspace, new_worker: Workers) -> None:
-    """What was judged before there was a panel has left no scores in the ledger: the panel says so."""
-    chosen(keyspace, 1, rules=(ALONE,))
-    finish(keyspace, panel_worker(new_worker, rules=(ALONE,)))
-    assert Replays(keyspace, **SETUP).make() == {"traces": 1, "chosen": 3, "already_judged": 1}
-    finish(keyspace, panel_worker(new_worker, c=Step(text="no", refusal=True)))
-    combined = by_model(keyspace)[PANEL]
-    assert (combined.origin, combined.outcome, combined.reason) == ("replay", "unscored", "judge_failed")
 
 
 def test_a_replay_without_a_removed_member_combines_the_others(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -155,6 +136,13 @@ def test_a_replay_without_a_removed_member_combines_the_others(keyspace: Keyspac
     assert by_model(keyspace)["majority(a,b)"].scores[0].passed
     assert [worker.models[name].requests for name in two["rules"][0].models] == [[], []], "nobody is asked twice"
     assert evaluations(keyspace).keys() == {PANEL}, "others may know it; if not, it is given up"
+    keyspace.next_case("what was judged before there was a panel has left no scores in the ledger: the panel says so")
+    chosen(keyspace, 1, rules=(ALONE,))
+    finish(keyspace, panel_worker(new_worker, rules=(ALONE,)))
+    assert Replays(keyspace, **SETUP).make() == {"traces": 1, "chosen": 3, "already_judged": 1}
+    finish(keyspace, panel_worker(new_worker, c=Step(text="no", refusal=True)))
+    combined = by_model(keyspace)[PANEL]
+    assert (combined.origin, combined.outcome, combined.reason) == ("replay", "unscored", "judge_failed")
 
 
 def test_late_feedback_pulls_in_members_and_panel(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -186,6 +174,7 @@ def test_forgotten_between_members_and_panel_nothing_is_combined(keyspace: Keysp
     worker.run(of["a"], of["b"], of["c"])
     settings = settings_of(keyspace, **SETUP)
     Forgetting(keyspace.store, settings, ForgetTarget(trace_id=make_trace(0).trace_id)).run()
+    assert versions(keyspace) == {PANEL: {2}}
     finish(keyspace, worker)
     combined = [entry["trace_id"] for entry in keyspace.outbox("j") if entry["judge_model"] == PANEL]
     assert combined == [make_trace(1).trace_id]
@@ -238,65 +227,6 @@ def test_panels_that_may_go_on_are_found_behind_those_that_may_not(keyspace: Key
     assert min(postponed) > MIN_PACE, "postponed behind the others"
 
 
-def test_a_fault_in_a_member_does_not_keep_the_panel_from_coming_back(keyspace: Keyspace, new_worker: Workers) -> None:
-    """An `internal_error` is not taken up by itself; the panel of it is, once somebody has retried the member."""
-    chosen(keyspace, 1, age_s=7 * HOUR_S)
-
-    def fault(_: object) -> str:
-        raise KeyError
-
-    in_order(keyspace, panel_worker(new_worker, b=fault, c=fault), "a", "b", "c", PANEL)
-    assert read_balanced_account(keyspace).reasons == {"dead:internal_error": 3}
-    assert keyspace.client.zcard(keyspace.keys.dead_again(PANEL)) == 1
-    assert keyspace.client.zcard(keyspace.keys.dead_again("c")) == 0
-
-
-def test_a_panel_of_a_rule_with_where_is_chosen_without_texts(keyspace: Keyspace) -> None:
-    """The traces in a panel's batch hold no texts: what a rule wants of them was looked at before."""
-    with_context = msgspec.structs.replace(TOGETHER, where=Where(has=("context",)))
-    keyspace.add(make_trace(1, context=["It is warm."]))
-    IngestHarness(keyspace, models=MODELS, rules=(with_context,)).process()
-    assert evaluations(keyspace).keys() == {"a", "b", "c", PANEL}
-    assert Choice("safety", PANEL, 1.0) in sampler(TOGETHER).sample(make_trace(1)).choices
-
-
-class _OldEvaluation(Struct, frozen=True):
-    """What a worker knew before there were panels; all else of an evaluation it passes over."""
-
-    id: str
-    period: str
-    judge: str
-    version: str
-    probability: float
-    origin: Origin = "live"
-
-
-class _OldItem(Struct, frozen=True):
-    trace: Trace
-    evaluations: tuple[_OldEvaluation, ...]
-
-
-class _OldBatch(Struct, frozen=True):
-    v: int
-    id: str
-    model: str
-    judge_model: str
-    created_at: float
-    items: tuple[_OldItem, ...]
-
-
-def old_decode(payload: bytes) -> Batch:
-    """Read a batch as workers did before there were panels."""
-    batch = msgspec.json.decode(payload, type=_OldBatch)
-    if batch.v != 1:
-        raise BatchError(f"version {batch.v} of a batch is unknown here")
-    items = (
-        Item(item.trace, tuple(Evaluation(**msgspec.structs.asdict(evaluation)) for evaluation in item.evaluations))
-        for item in batch.items
-    )
-    return msgspec.convert(msgspec.structs.asdict(batch) | {"items": tuple(items)}, Batch)
-
-
 def versions(keyspace: Keyspace) -> dict[str, set[int]]:
     """Read the versions of the batches of each judge model."""
     by_model: dict[str, set[int]] = {}
@@ -306,65 +236,47 @@ def versions(keyspace: Keyspace) -> dict[str, set[int]]:
     return by_model
 
 
-def letter_versions(keyspace: Keyspace) -> dict[str, int]:
-    return {letter["judge_model"]: letter["v"] for letter in map(json.loads, keyspace.client.hvals(keyspace.keys.dead))}
-
-
 def test_older_workers_return_panels(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(payload: bytes) -> Batch:
+        if (batch := decode_batch(payload)).v != 1:
+            raise BatchError(f"version {batch.v} of a batch is unknown here")
+        return batch
+
     of = chosen(keyspace, 1)
+    chosen(keyspace, 1, first=1, rules=(OTHER,))
     with monkeypatch.context() as before:
-        before.setattr("worker.core.judging.fetching.decode_batch", old_decode)
-        older = panel_worker(new_worker, a=NO, configured_models=lambda: frozenset(of))
+        before.setattr("worker.core.judging.fetching.decode_batch", decode)
+        older = panel_worker(new_worker, a=NO, configured_models=lambda: frozenset(of), rules=(TOGETHER, OTHER))
         finish(keyspace, older)
-        assert (older.judged_texts, keyspace.outbox("j")) == ([], [])
+        assert [verdict["judge"] for verdict in keyspace.outbox("j")] == ["relevance_to_query"]
         older.judging.stop(0.1)
     finish(keyspace, panel_worker(new_worker))
-    assert_settled(keyspace, scored=4)
-    assert by_model(keyspace)[PANEL].scores[0].passed
-
-
-def test_older_workers_judge_others(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.core.judging.fetching.decode_batch", old_decode)
-    chosen(keyspace, 1, rules=(OTHER,))
-    finish(keyspace, panel_worker(new_worker, rules=(OTHER,)))
-    assert_settled(keyspace, scored=1)
+    assert_settled(keyspace, scored=5)
 
 
 def test_only_batches_of_panels_and_members_have_the_later_version(keyspace: Keyspace) -> None:
-    def clear() -> None:
-        keyspace.client.delete(*keyspace.client.scan_iter(keyspace.keys.batch("*")))
-
     apart = msgspec.structs.replace(TOGETHER, model=("first", "last"))
-    keyspace.add(make_trace(0))
-    IngestHarness(keyspace, models=MODELS, rules=(apart, OTHER)).process()
-    assert versions(keyspace) == {"a": {2}, "c": {2}, "majority(a,c)": {2}, "b": {1}}
-    # A batch of both has it from the first trace that is combined.
-    clear()
-    for number in range(1, 4):
-        keyspace.add(make_trace(number))
-    IngestHarness(keyspace, **{**SETUP, "rules": (OTHER, TOGETHER), "batch_size": 1}).process()
-    assert versions(keyspace) == {"a": {2}, "b": {1, 2}, "c": {2}, PANEL: {2}}
-    clear()
-    keyspace.add(make_trace(4))
-    IngestHarness(keyspace, **{**SETUP, "rules": (OTHER, TOGETHER)}).process()
-    assert versions(keyspace) == LATER
-
-
-def test_replays_and_what_forgetting_leaves_have_it_too(keyspace: Keyspace) -> None:
-    keyspace.add(make_trace(0))
-    keyspace.add(make_trace(1))
-    IngestHarness(keyspace, models=MODELS, rules=(msgspec.structs.replace(TOGETHER, rate=0.0),)).process()
-    Replays(keyspace, **SETUP).make()
-    assert versions(keyspace) == LATER
-    settings: Any = settings_of(keyspace, **SETUP)
-    Forgetting(keyspace.store, settings, ForgetTarget(trace_id=make_trace(0).trace_id)).run()
-    assert versions(keyspace) == LATER
-    assert {len(batch.items) for batch in keyspace.batches().values()} == {1}
+    later = {"a": {2}, "c": {2}}
+    cases: list[tuple[tuple[Rule, ...], dict[str, Any], int, dict[str, set[int]]]] = [
+        ((apart, OTHER), {}, 1, {**later, "majority(a,c)": {2}, "b": {1}}),
+        # A batch of both has it from the first trace that is combined.
+        ((OTHER, TOGETHER), {"batch_size": 1}, 3, {**later, "b": {1, 2}, PANEL: {2}}),
+        ((OTHER, TOGETHER), {}, 1, {**later, "b": {2}, PANEL: {2}}),
+    ]
+    for rules, options, count, expected in cases:
+        keyspace.next_case(f"{expected}")
+        keyspace.append("p1", make_traces(range(count)))
+        IngestHarness(keyspace, models=MODELS, rules=rules, **options).process()
+        assert versions(keyspace) == expected
 
 
 def test_dead_letters_of_panels_and_retries_have_the_later_version(keyspace: Keyspace, new_worker: Workers) -> None:
+    def letter_versions() -> dict[str, int]:
+        rows = map(json.loads, keyspace.client.hvals(keyspace.keys.dead))
+        return {letter["judge_model"]: letter["v"] for letter in rows}
+
     given_up(keyspace, new_worker)
-    assert letter_versions(keyspace) == {"b": 2, "c": 2, PANEL: 2}
+    assert letter_versions() == {"b": 2, "c": 2, PANEL: 2}
     retry_all(keyspace, settings_of(keyspace, **SETUP))
     assert versions(keyspace) == {"b": {2}, "c": {2}, PANEL: {2}}
     finish(keyspace, panel_worker(new_worker))
@@ -372,5 +284,14 @@ def test_dead_letters_of_panels_and_retries_have_the_later_version(keyspace: Key
     assert by_model(keyspace)[PANEL].scores[0].passed
     chosen(keyspace, 1, first=1, rules=(OTHER,), age_s=7 * HOUR_S)
     finish(keyspace, panel_worker(new_worker, b=AWAY, rules=(OTHER,)))
-    assert letter_versions(keyspace) == {"b": 1}, "without panels they have the former one"
-    assert len(letters(keyspace)) == 1
+    assert letter_versions() == {"b": 1}, "without panels they have the former one"
+    keyspace.next_case("an internal error is not taken up by itself; its panel is, once the member was retried")
+
+    def fault(_: object) -> str:
+        raise KeyError
+
+    chosen(keyspace, 1, age_s=7 * HOUR_S)
+    in_order(keyspace, panel_worker(new_worker, b=fault, c=fault), "a", "b", "c", PANEL)
+    assert read_balanced_account(keyspace).reasons == {"dead:internal_error": 3}
+    again = [keyspace.client.zcard(keyspace.keys.dead_again(name)) for name in (PANEL, "c")]
+    assert again == [1, 0]

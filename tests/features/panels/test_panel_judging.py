@@ -28,7 +28,7 @@ from support.judging import (
 from support.passes import retry_all
 from support.stages import IngestHarness, Keyspace, make_trace, read_balanced_account
 
-from judges.core.model import ChatRequest, ModelUnavailableError
+from judges.core.model import ChatRequest
 from judges.core.verdict import Score, evaluation_id
 from judges.custom import DefinitionError
 from judges.models.scripted import Step
@@ -40,7 +40,6 @@ from worker.core.queue.batch import batch_header, fresh_id
 from worker.core.queue.leases import Leases
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.selection.sampling import Rules, Sampler
-from worker.core.storage.client import StoreError
 
 DISAGREEMENT = pytest.approx(2 / 3)
 
@@ -79,82 +78,26 @@ def test_each_model_has_a_verdict_and_one_combines_them(keyspace: Keyspace, new_
     assert len(keyspace.client.keys(f"{keyspace.keys.scores}:*")) == 3
 
 
-def test_a_panel_s_batch_holds_no_texts(keyspace: Keyspace) -> None:
-    of = chosen(keyspace, 3, batch_size=2)
-    batches = [batch for batch in keyspace.batches().values() if batch.judge_model == PANEL]
-    assert of.keys() == {"a", "b", "c", PANEL}
-    assert {(item.trace.output, item.trace.input) for batch in batches for item in batch.items} == {("", None)}
-    members = {batch.judge_model: batch for batch in keyspace.batches().values() if batch.judge_model != PANEL}
-    assert all(item.trace.output for batch in members.values() for item in batch.items)
-    assert all(evaluation.keep for batch in members.values() for item in batch.items for evaluation in item.evaluations)
-    assert keyspace.waiting().keys() == {"a", "b", "c", PANEL}
-
-
-def test_before_its_members_it_waits_quietly_and_tries_nothing(keyspace: Keyspace, new_worker: Workers) -> None:
-    worker = panel_worker(new_worker)
-    of = chosen(keyspace, 1)
+@pytest.mark.parametrize(("age_s", "wait_s"), [(0.0, 1.0), (40.0, 10.0), (HOUR_S, 30.0)])
+def test_before_its_members_it_waits_quietly_and_for_longer_as_it_grows_old(
+    keyspace: Keyspace, new_worker: Workers, age_s: float, wait_s: float
+) -> None:
+    chosen(keyspace, 1, age_s=age_s)
     with capture_logs() as lines:
-        worker.run(of[PANEL])
-    assert holders(keyspace) == {of[PANEL]: "parked"}
-    assert keyspace.leases()[of[PANEL]] == keyspace.soon(1.0, growth=0.25)
+        in_order(keyspace, panel_worker(new_worker), PANEL)
+    (batch_id,) = holders(keyspace)
+    assert holders(keyspace) == {batch_id: "parked"}
+    assert keyspace.leases()[batch_id] == keyspace.soon(wait_s, growth=0.25)
     assert [line for line in lines if line["log_level"] != "info"] == []
     assert (keyspace.outbox("j"), letters(keyspace)) == ([], {})
-    assert keyspace.client.exists(keyspace.keys.tries(of[PANEL])) == 0
-    finish(keyspace, worker)
-    assert_settled(keyspace, scored=4)
-
-
-@pytest.mark.parametrize(("age_s", "wait_s"), [(0.0, 1.0), (40.0, 10.0), (HOUR_S, 30.0)])
-def test_a_young_panel_is_retried_sooner(keyspace: Keyspace, new_worker: Workers, age_s: float, wait_s: float) -> None:
-    worker = panel_worker(new_worker, a=Step(failure="timeout"))
-    chosen(keyspace, 1, age_s=age_s)
-    worker.sweep()
-    (batch_id,) = [name for name, batch in keyspace.batches().items() if batch.judge_model == PANEL]
-    assert keyspace.leases()[batch_id] == keyspace.soon(wait_s, growth=0.25)
-
-
-def test_as_long_as_one_member_is_missing_it_is_not_combined(keyspace: Keyspace, new_worker: Workers) -> None:
-    worker = panel_worker(new_worker, c=Step(failure="timeout"))
-    chosen(keyspace, 1)
-    finish(keyspace, worker)
+    assert keyspace.client.exists(keyspace.keys.tries(batch_id)) == 0
+    # As long as one member is missing it is not combined; the others are asked.
+    finish(keyspace, panel_worker(new_worker, c=Step(failure="timeout")))
     assert by_model(keyspace).keys() == {"a", "b"}
     assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).waiting) == (2, 2)
     finish(keyspace, panel_worker(new_worker))
     assert by_model(keyspace)[PANEL].scores[0].passed
     assert_settled(keyspace, scored=4)
-
-
-def test_a_panel_of_unscored_members_is_unscored(keyspace: Keyspace, new_worker: Workers) -> None:
-    broken = Step(text="no JSON", refusal=True)
-    worker = panel_worker(new_worker, a=broken, b=broken)
-    chosen(keyspace, 1)
-    finish(keyspace, worker)
-    combined = by_model(keyspace)[PANEL]
-    assert (combined.outcome, combined.reason) == ("unscored", "refusal")
-    assert combined.note == "1 of 3 models gave a score, which are too few to combine"
-    account = read_balanced_account(keyspace)
-    assert (account.scored, account.unscored, account.waiting) == (1, 3, 0)
-
-
-def test_a_worker_that_dies_before_the_panel_leaves_it_to_another(keyspace: Keyspace, new_worker: Workers) -> None:
-    of = chosen(keyspace, 1)
-    for name in ("a", "b", "c"):
-        panel_worker(new_worker).run(of[name])
-    assert Leases(keyspace.store, tries_ttl_s=60).take(PANEL, "dead", 1), "held by one that never comes back"
-    keyspace.make_due(of[PANEL])
-    panel_worker(new_worker).sweep()
-    assert_settled(keyspace, scored=4)
-    assert by_model(keyspace)[PANEL].scores[0].passed
-
-
-def test_a_batch_that_is_there_twice_combines_once(keyspace: Keyspace, new_worker: Workers) -> None:
-    of = chosen(keyspace, 2)
-    twice(keyspace, of[PANEL])
-    for worker in (panel_worker(new_worker), panel_worker(new_worker, a=NO, b=NO)):
-        finish(keyspace, worker)
-    combined = [verdict for verdict in keyspace.outbox("j") if verdict["judge_model"] == PANEL]
-    assert len({panel_verdict["evaluation_id"] for panel_verdict in combined}) == len(combined) == 2
-    assert read_balanced_account(keyspace).scored == 8
 
 
 def twice(keyspace: Keyspace, batch_id: str) -> None:
@@ -169,59 +112,45 @@ def twice(keyspace: Keyspace, batch_id: str) -> None:
     keyspace.client.zadd(keyspace.keys.leases, {other: 1})
 
 
-def evaluations_waiting(keyspace: Keyspace) -> list[str]:
-    batches = keyspace.batches().values()
-    return [evaluation.id for batch in batches for item in batch.items for evaluation in item.evaluations]
-
-
 def balanced_but_doubled(keyspace: Keyspace) -> bool:
     """Return whether nothing is lost; what stands in two batches is seen waiting twice."""
-    ids = evaluations_waiting(keyspace)
+    items = [item for batch in keyspace.batches().values() for item in batch.items]
+    ids = [evaluation.id for item in items for evaluation in item.evaluations]
     return len(set(ids)) - len(ids) <= read_account(keyspace.store).lost <= 0
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_evaluation_ends_once_in_any_order_with_losses(keyspace: Keyspace, new_worker: Workers, seed: int) -> None:
+def test_each_evaluation_ends_once_in_any_order_with_losses(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Workers die with a batch, a batch is there twice, and answers of Redis are lost; later workers disagree."""
     by = random.Random(seed)
     of = chosen(keyspace, 3)
-    workers = [panel_worker(new_worker), panel_worker(new_worker)]
+    workers = [panel_worker(new_worker), panel_worker(new_worker), panel_worker(new_worker, a=NO, b=NO)]
     leases = Leases(keyspace.store, tries_ttl_s=60)
-    for _ in range(12):
-        name = by.choice(list(of))
+    for step in range(12):
         if not keyspace.batches():
             break
+        name, worker = by.choice(list(of)), by.choice(workers)
         keyspace.make_due()
-        match by.choice(["judge", "judge", "lose", "sweep", "double"]):
+        match "double" if step == seed else by.choice(["judge", "judge", "lose", "sweep", "double", "lose an answer"]):
             case "judge":
-                by.choice(workers).run(of[name])
+                worker.run(of[name])
             case "lose":
                 leases.take(name, "lost", 1)
             case "sweep":
-                by.choice(workers).sweep()
+                worker.sweep()
             case "double" if of[name] in keyspace.batches():
                 twice(keyspace, of[name])
+            case "lose an answer":
+                with monkeypatch.context() as patched:
+                    worker.lose_answers(patched, 1)
+                    worker.run(of[name])
         assert balanced_but_doubled(keyspace)
     finish(keyspace, workers[0])
     assert_settled(keyspace, scored=12)
     ended = [entry["evaluation_id"] for entry in keyspace.outbox("j")]
     assert len(set(ended)) == len(ended) == 12
-
-
-def test_a_lost_answer_combines_once(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = panel_worker(new_worker)
-    chosen(keyspace, 1)
-    record, lost = worker.ledger.record, iter([True] * 3)
-
-    def lossy(finished: Any) -> list[bool]:
-        answer = record(finished)
-        if next(lost, False):
-            raise StoreError("Redis does not answer (TimeoutError)")
-        return answer
-
-    monkeypatch.setattr(worker.ledger, "record", lossy)
-    finish(keyspace, worker)
-    assert_settled(keyspace, scored=4)
-    assert by_model(keyspace).keys() == {"a", "b", "c", PANEL}
 
 
 @pytest.mark.parametrize(
@@ -233,6 +162,7 @@ def test_a_lost_answer_combines_once(keyspace: Keyspace, new_worker: Workers, mo
         ("abstained", "ab", ("abstained", None)),
         # It does not delay the panel.
         ("removed", "c", ("scored", None)),
+        ("unscored", "ab", ("unscored", "refusal")),
     ],
 )
 def test_members_that_ended_earlier_have_the_outcome_of_the_ledger(
@@ -241,11 +171,13 @@ def test_members_that_ended_earlier_have_the_outcome_of_the_ledger(
     of = chosen(keyspace, 1)
     for name in members:
         (item,) = keyspace.batches()[of[name]].items
-        keyspace.end(item.evaluations[0].id, item.evaluations[0].period, ended)
+        scores = '{"outcome":"unscored","reason":"refusal"}' if ended == "unscored" else ""
+        keyspace.end(item.evaluations[0].id, item.evaluations[0].period, ended, scores)
     finish(keyspace, panel_worker(new_worker))
     combined = by_model(keyspace)[PANEL]
     assert (combined.outcome, combined.reason) == expected
     assert [score.passed for score in combined.scores[:1]] == ([True] if ended == "removed" else [])
+    assert ended != "unscored" or combined.note == "1 of 3 models gave a score, which are too few to combine"
 
 
 def test_a_member_s_scores_of_a_newer_version_wait_for_newer_workers(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -332,49 +264,39 @@ def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
 
 
 def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(keyspace: Keyspace, new_worker: Workers) -> None:
-    of = chosen(keyspace, 1)
     others = (COMBINE.with_value(TOGETHER, "all"),)
-    stranger = panel_worker(new_worker, rules=others, configured_models=lambda: frozenset(of))
-    finish(keyspace, stranger)
+    of = chosen(keyspace, 1)
+    finish(keyspace, panel_worker(new_worker, rules=others, configured_models=lambda: frozenset(of)))
     assert keyspace.batches().keys() == {of[PANEL]}
     finish(keyspace, panel_worker(new_worker))
     assert_settled(keyspace, scored=4)
-
-
-def test_a_panel_without_a_worker_that_knows_it_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
+    keyspace.next_case("without a worker that knows it, it is given up")
     chosen(keyspace, 1, age_s=7 * HOUR_S)
-    others = (COMBINE.with_value(TOGETHER, "all"),)
     finish(keyspace, panel_worker(new_worker, rules=others, configured_models=lambda: frozenset("abc")))
     assert read_balanced_account(keyspace).reasons == {"dead:unknown_judge_version": 1}
 
 
-@pytest.mark.parametrize("others", ["away", "late"])
-def test_a_panel_is_given_up_for_its_members_reason(keyspace: Keyspace, new_worker: Workers, others: str) -> None:
-    away = Step(failure="judge_unavailable")
-    chosen(keyspace, 1, age_s=7 * HOUR_S)
-    if others == "away":
-        in_order(keyspace, panel_worker(new_worker, b=away, c=away), "a", "b", "c", PANEL)
+def test_an_old_panel_is_given_up_for_its_members_reason_or_combines_the_others(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
+    away, all_of_them = Step(failure="judge_unavailable"), ("a", "b", "c", PANEL)
+    cases: tuple[tuple[dict[str, Step], tuple[str, ...], int, dict[str, int]], ...] = (
+        ({"b": away, "c": away}, all_of_them, 1, {"dead:judge_unavailable": 3}),
+        ({}, (PANEL,), 0, {"dead:timeout": 1}),
+        ({"c": away}, all_of_them, 3, {"dead:judge_unavailable": 1}),
+    )
+    for members, order, scored, reasons in cases:
+        keyspace.next_case(f"{members}")
+        chosen(keyspace, 1, age_s=7 * HOUR_S)
+        in_order(keyspace, panel_worker(new_worker, **members), *order)
         account = read_balanced_account(keyspace)
-        assert (account.scored, account.reasons) == (1, {"dead:judge_unavailable": 3})
-        assert {letter.judge_model for letter in letters(keyspace).values()} == {"b", "c", PANEL}
-    else:
-        in_order(keyspace, panel_worker(new_worker), PANEL)
-        assert read_balanced_account(keyspace).reasons == {"dead:timeout": 1}
-        finish(keyspace, panel_worker(new_worker))
-        assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).dead) == (3, 1)
-
-
-def test_a_panel_combines_the_others_if_a_member_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
-    away = Step(failure="judge_unavailable")
-    chosen(keyspace, 1, age_s=7 * HOUR_S)
-    in_order(keyspace, panel_worker(new_worker, c=away), "a", "b", "c", PANEL)
+        assert (account.scored, account.reasons) == (scored, reasons), members
+        if not members:
+            finish(keyspace, panel_worker(new_worker))
+            assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).dead) == (3, 1)
     combined = by_model(keyspace)[PANEL]
     assert (combined.scores[0].passed, combined.rationale) == (True, "2 of 2 models pass")
     assert combined.details["models"]["c"] == {"outcome": "unscored", "reason": "judge_unavailable"}
-    assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).reasons) == (
-        3,
-        {"dead:judge_unavailable": 1},
-    )
     retry_all(keyspace, panel_worker(new_worker).settings)
     finish(keyspace, panel_worker(new_worker))
     assert_settled(keyspace, scored=4)
@@ -413,43 +335,26 @@ def test_a_failing_panel_is_given_up_without_the_waiting_ones_of_its_batch(
 
 
 @pytest.mark.parametrize("age_s", [0.0, 7 * HOUR_S], ids=["young", "at the last look"])
-def test_a_panel_waits_on_during_an_outage_of_redis(
+def test_a_panel_waits_on_during_an_outage_of_redis_and_after_a_fault_of_ours(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch, age_s: float
 ) -> None:
+    def fault(*_: object) -> None:
+        raise KeyError("a text")
+
     of = chosen(keyspace, 1, age_s=age_s)
     worker = panel_worker(new_worker)
     in_order(keyspace, worker, "a", "b", "c")
     with monkeypatch.context() as broken:
         broken.setattr("worker.features.panels.panels.read_assessments", refuse)
-        if age_s:
-            in_order(keyspace, worker, PANEL)
-        else:
-            finish(keyspace, worker)
+        in_order(keyspace, worker, PANEL)
+    if not age_s:
+        keyspace.make_due()
+        with monkeypatch.context() as broken, capture_logs() as lines:
+            broken.setattr("worker.features.panels.panels.combine", fault)
+            worker.sweep()
+        assert [line["reasons"] for line in lines if line["event"] == "batch parked"] == [["internal_error"]]
+        assert keyspace.leases()[of[PANEL]] > 50
+        assert "a text" not in str(lines)
     assert keyspace.batches().keys() == {of[PANEL]}
     finish(keyspace, worker)
     assert_settled(keyspace, scored=4)
-
-
-def test_an_unexpected_error_is_ours(keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise KeyError("a text")
-
-    worker = panel_worker(new_worker)
-    of = chosen(keyspace, 1)
-    monkeypatch.setattr("worker.features.panels.panels.combine", broken)
-    with capture_logs() as lines:
-        for name in ("a", "b", "c", PANEL):
-            worker.run(of[name])
-    assert [line["reasons"] for line in lines if line["event"] == "batch parked"] == [["internal_error"]]
-    assert keyspace.leases()[of[PANEL]] > 50
-    assert "a text" not in str(lines)
-
-
-def test_other_members_are_asked_while_one_is_away(keyspace: Keyspace, new_worker: Workers) -> None:
-    def away(_: object) -> str:
-        raise ModelUnavailableError("away")
-
-    worker = panel_worker(new_worker, a=away)
-    chosen(keyspace, 5)
-    finish(keyspace, worker)
-    assert read_balanced_account(keyspace).scored == 10

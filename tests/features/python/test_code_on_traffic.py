@@ -2,17 +2,14 @@
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
-import redis
-from code_judges import FILE, is_running
+from code_judges import FILE, is_running, processes
 from judge_traces import ASKING
 from msgspec import structs
 from structlog.testing import capture_logs
@@ -20,7 +17,15 @@ from support.judging import MODELS, SAFETY, TOGETHER, Workers, assert_settled, b
 from support.pipeline import Pipeline
 from support.pipeline import make_traces as make_many
 from support.processes import wait_until
-from support.stages import IngestHarness, Keyspace, make_trace, make_traces, make_verdict, read_balanced_account
+from support.stages import (
+    IngestHarness,
+    Keyspace,
+    make_trace,
+    make_traces,
+    make_verdict,
+    read_balanced_account,
+    samples,
+)
 
 from judges.core.judge import Judge, JudgeFailedError, Reading
 from judges.core.model import ModelSettings
@@ -35,7 +40,7 @@ from worker.core.config.settings import Rule, Settings
 from worker.core.export.prometheus import VerdictCounter
 from worker.core.judging.evaluator import CODE_AT_ONCE
 from worker.core.queue.ledger import OutboxEntry
-from worker.core.telemetry.metrics import EXPLORATION_ENDS, Metrics
+from worker.core.telemetry.metrics import Metrics
 from worker.features.python.feature import FEATURE as PYTHON
 
 KEPT = Rule(name="kept", judges=("relevance_to_query",), model="first", egress=("first",))
@@ -141,43 +146,10 @@ def test_a_worker_without_the_code_puts_the_batch_back(keyspace: Keyspace, new_w
     assert_settled(keyspace, scored=1)
 
 
-LIMIT_S = 15
-"""Time limit in real time: enough for a millisecond of work on a busy machine."""
-RULES = [{"name": "all", "judges": ["by_the_trace", "has_link"]}]
 TABLES = {
-    "by_the_trace": {"code": f"{FILE}:by_the_trace", "time_limit_s": LIMIT_S},
+    "by_the_trace": {"code": f"{FILE}:by_the_trace"},
     "has_link": {"code": f"{FILE}:has_link", "processes": 2},
 }
-
-
-@pytest.mark.slow("waits for time limits of judges")
-def test_traces_that_break_a_judge_in_python_do_not_affect_others(pipeline: Pipeline) -> None:
-    orders = {3: "hang", 20: "crash", 21: "raise"}
-    traces = [
-        trace
-        for number in range(60)
-        for trace in make_many(1, first=number, tags={"do": orders.get(number, "nothing")})
-    ]
-    worker = pipeline.worker(rules=RULES, judges=TABLES)
-    pipeline.publish(traces)
-    account = pipeline.settled(len(traces))
-    assert (account.chosen, account.scored, account.unscored, account.lost) == (120, 117, 3, 0)
-
-    verdicts = [entry.verdict for entry in pipeline.outbox()]
-    assert {verdict.judge_model for verdict in verdicts} == {"code"}
-    unscored = {each.trace_id: (each.judge, each.reason, each.note) for each in verdicts if each.reason}
-    assert unscored == {
-        traces[3].trace_id: ("by_the_trace", "judge_failed", f"took longer than {LIMIT_S} s"),
-        traces[20].trace_id: ("by_the_trace", "judge_failed", "ended by itself (exit code 3)"),
-        traces[21].trace_id: ("by_the_trace", "judge_failed", f"raised ValueError in {FILE.name}:{_raising_line()}"),
-    }
-    scores = Counter((score.metric, score.value, score.passed) for verdict in verdicts for score in verdict.scores)
-    assert scores == {("by_the_trace", 1.0, True): 57, ("has_link", 0.0, False): 60}
-
-    page = worker.counted(120)
-    assert page.total("tracejudge_verdicts_total", judge="by_the_trace", outcome="unscored") == 3
-    assert page.total("tracejudge_unscored_total", judge="by_the_trace", reason="judge_failed") == 3
-    assert page.total("tracejudge_verdicts_total", judge="has_link", outcome="fail") == 60
 
 
 def test_evaluations_wait_while_a_judge_cannot_be_imported(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -190,12 +162,16 @@ def test_evaluations_wait_while_a_judge_cannot_be_imported(pipeline: Pipeline, t
     pipeline.publish(make_many(5))
     message = "the judge good cannot judge: did not start: cannot be imported (ModuleNotFoundError: "
     worker.program.wait_for(re.escape(message))
-    wait_until(
-        lambda: worker.program.stderr.count('"batch parked"') == len(_waiting(pipeline)), what="all to be parked"
-    )
+
+    def waiting() -> list[bytes]:
+        return list(pipeline.store.call(lambda client: client.zrange(pipeline.keys.leases, 0, -1)))
+
+    wait_until(lambda: worker.program.stderr.count('"batch parked"') == len(waiting()), what="all to be parked")
     beside.touch()
+    # They are due in a minute.
+    now = dict.fromkeys(waiting(), 1)
     for name in (pipeline.keys.leases, pipeline.keys.ready("code")):
-        pipeline.store.call(partial(_make_due, name, _waiting(pipeline)))
+        pipeline.store.call(lambda client, name=name: client.zadd(name, now, xx=True))
     account = pipeline.settled(5)
     assert (account.chosen, account.scored, account.unscored, account.dead, account.lost) == (5, 5, 0, 0, 0)
     assert worker.program.output.count(message) == 1, "once, and not for each trace"
@@ -211,7 +187,7 @@ def three_turns(trace) -> bool:
 """
 
 
-def test_a_file_runs_as_it_was_read_and_judges_of_conversations_judge_a_session_once(
+def test_a_file_runs_as_it_was_read_beside_one_that_fails_and_a_session_is_judged_once(
     pipeline: Pipeline, tmp_path: Path
 ) -> None:
     file, folder = tmp_path / "judged.py", tmp_path / "mine"
@@ -232,93 +208,71 @@ def test_a_file_runs_as_it_was_read_and_judges_of_conversations_judge_a_session_
         structs.replace(trace, input=f"Question {place}?", output="Bye." * (place == 2), started_at=100.0 + place)
         for place, trace in enumerate(make_many(3, session_id="s1", tags={"do": "nothing"}))
     ]
-    pipeline.publish([*turns, *make_many(37, first=3, tags={"do": "nothing"})])
+    orders = {20: "crash", 21: "raise"}
+    others = [make_many(1, first=number, tags={"do": orders.get(number, "nothing")})[0] for number in range(3, 40)]
+    pipeline.publish([*turns, *others])
     account = pipeline.settled(40)
     # Two turns have no answer that the three judges of single traces need.
-    assert (account.sampled, account.chosen, account.scored, account.unscored, account.lost) == (40, 122, 116, 6, 0)
-    ended = (entry.verdict for entry in pipeline.outbox())
-    of_session = {verdict.judge: verdict for verdict in ended if "session" in verdict.details}
+    assert (account.sampled, account.chosen, account.scored, account.unscored, account.lost) == (40, 122, 114, 8, 0)
+    verdicts = [entry.verdict for entry in pipeline.outbox()]
+    of_session = {verdict.judge: verdict for verdict in verdicts if "session" in verdict.details}
     assert of_session.keys() == {"at_ease", "three_turns"}
     assert {verdict.details["session"]["traces"] for verdict in of_session.values()} == {3}
     assert [score.passed for score in of_session["three_turns"].scores] == [True]
-    judging = _judging(worker.program.pid)
+    failed = {each.trace_id: (each.judge, each.note) for each in verdicts if each.reason == "judge_failed"}
+    line = FILE.read_text(encoding="utf-8").splitlines().index("            raise ValueError(SECRET)") + 1
+    assert failed == {
+        others[17].trace_id: ("by_the_trace", "ended by itself (exit code 3)"),
+        others[18].trace_id: ("by_the_trace", f"raised ValueError in {FILE.name}:{line}"),
+    }
+    page = worker.counted(2, "tracejudge_unscored_total", judge="by_the_trace", reason="judge_failed")
+    assert page.total("tracejudge_verdicts_total", judge="by_the_trace", outcome="unscored") == 4
+    command = b"judges.features.python.child"
+    children = processes(worker.program.pid)
+    judging = [pid for pid in children if command in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert len(judging) in {4, 5}, "three_turns has a process as well"
     assert worker.program.terminate() == 0
     wait_until(lambda: not any(map(is_running, judging)), what="the processes of its judges to end")
 
 
-def _waiting(pipeline: Pipeline) -> list[bytes]:
-    return pipeline.store.call(lambda client: client.zrange(pipeline.keys.leases, 0, -1))
-
-
-def _make_due(name: str, batches: list[bytes], client: redis.Redis) -> None:
-    """Make parked batches due, which takes a minute otherwise."""
-    client.zadd(name, dict.fromkeys(batches, 1), xx=True)
-
-
-def _raising_line() -> int:
-    return FILE.read_text(encoding="utf-8").splitlines().index("            raise ValueError(SECRET)") + 1
-
-
-def _judging(worker: int) -> list[int]:
-    """Return the processes in which a worker's judges run."""
-    children = [pid for task in Path(f"/proc/{worker}/task").glob("*/children") for pid in task.read_text().split()]
-    command = b"judges.features.python.child"
-    return [int(pid) for pid in children if command in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
-def explored(*details: dict[str, Any]) -> Metrics:
-    metrics = Metrics(Settings())
-    counted = VerdictCounter(Settings(), metrics)
-    for number, detail in enumerate(details):
-        counted.count(OutboxEntry(f"{number}-0", "j", make_verdict(number, details=detail)))
-    return metrics
-
-
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(f"tracejudge_{name}", labels)
-
-
 def test_explorations_are_counted_with_rounds_and_ends() -> None:
+    def count(*explorations: object) -> dict[str, float]:
+        metrics = Metrics(Settings())
+        counter = VerdictCounter(Settings(), metrics)
+        for number, exploration in enumerate(explorations):
+            verdict = make_verdict(number, details={} if exploration == {} else {"exploration": exploration})
+            counter.count(OutboxEntry(f"{number}-0", "j", verdict))
+        rows = samples(metrics).items()
+        return {" ".join(key[:-1]): value for key, value in rows if "exploration" in key[0] and "bucket" not in key[0]}
+
     course = {"rounds": 4, "tool_calls": {"look": 4}, "tool_errors": 1, "ended_by": "answer"}
-    metrics = explored(
-        {"exploration": course},
-        {"exploration": {**course, "rounds": 30, "tool_errors": 0, "ended_by": "max_rounds"}},
-        {"exploration": {**course, "ended_by": None}},
-        {},
-    )
-    assert ends(metrics) == {**dict.fromkeys(EXPLORATION_ENDS, 0), "answer": 1, "max_rounds": 1, "nothing": 1}
-    assert value(metrics, "exploration_rounds_sum", judge="safety") == 38
-    assert value(metrics, "exploration_rounds_count", judge="safety") == 3
-    assert value(metrics, "exploration_tool_errors_total", judge="safety") == 2
-    for other in (None, "x", {"rounds": "x", "ended_by": ["a"], "tool_errors": -1}):
-        metrics = explored({"exploration": other})
-        assert sum(ends(metrics).values()) == isinstance(other, dict), "those of another version make no series"
-        assert value(metrics, "explorations_total", judge="safety", ended_by="['a']") is None
-
-
-def ends(metrics: Metrics) -> dict[str, float]:
-    names = EXPLORATION_ENDS
-    return {end: value(metrics, "explorations_total", judge="safety", ended_by=end) or 0 for end in names}
+    long = {**course, "rounds": 30, "tool_errors": 0, "ended_by": "max_rounds"}
+    assert count(course, long, {**course, "ended_by": None}, {}) == {
+        **{f"explorations_total ended_by={end}": 1 for end in ("answer", "max_rounds", "nothing")},
+        "exploration_rounds_sum": 38,
+        "exploration_rounds_count": 3,
+        "exploration_tool_errors_total": 2,
+    }
+    # Ends of another version make no series.
+    assert count(None) == count("x") == {}
+    unknown = {"exploration_rounds_count": 1, "explorations_total ended_by=nothing": 1}
+    assert count({"rounds": "x", "ended_by": ["a"], "tool_errors": -1}) == unknown
 
 
 def test_judges_in_code_are_measured_as_models_are() -> None:
     metrics = Metrics(Settings())
+    value = metrics.registry.get_sample_value
     judge = make("has_link", {"code": f"{FILE}:has_link"})
     assert PYTHON.prepare is not None
     PYTHON.prepare(Settings(), {judge.name: judge, **catalogue()}, metrics)
     observer = judge.run.observer  # type: ignore[union-attr]
-    observer.begins()
-    assert value(metrics, "judge_in_flight", judge_model="code") == 1
-    observer.ends("ok", 0.5)
-    observer.begins()
-    observer.ends("judge_failed", 2.0)
-    assert value(metrics, "judge_in_flight", judge_model="code") == 0
-    seconds = {
-        status: value(metrics, "judge_request_duration_seconds_sum", judge_model="code", status=status)
-        for status in ("ok", "judge_failed")
-    }
-    assert seconds == {"ok": 0.5, "judge_failed": 2.0}
+    for status, seconds in (("ok", 0.5), ("judge_failed", 2.0)):
+        observer.begins()
+        assert value("tracejudge_judge_in_flight", {"judge_model": "code"}) == 1
+        observer.ends(status, seconds)
+        labels = {"judge_model": "code", "status": status}
+        assert value("tracejudge_judge_request_duration_seconds_sum", labels) == seconds
+    assert value("tracejudge_judge_in_flight", {"judge_model": "code"}) == 0
 
 
 def test_secrets_of_ours_are_kept_from_judges_in_code(monkeypatch: pytest.MonkeyPatch) -> None:

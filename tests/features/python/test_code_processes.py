@@ -9,9 +9,11 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -51,28 +53,23 @@ from tracejudge import Document, Message, Span, ToolCall, Trace, Usage
 GOOD = "from judges.code import judge\n@judge\ndef good(trace) -> bool: return {}\n"
 
 
-def test_output_of_a_judge_s_import_goes_to_standard_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_judge_s_file_is_imported_once_and_its_output_goes_to_standard_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "judged.py"
     noise = "import os\nprint('to sys.stdout')\nos.write(1, b'to the file')\n"
-    (tmp_path / "judged.py").write_text(noise + GOOD.format("True"))
-    define("good", {"code": f"{tmp_path / 'judged.py'}:good"})
+    file.write_text(f"{noise}{GOOD.format('True')}also_good = good\n")
+    first = define("good", {"code": f"{file}:good"})
     print("a document")  # noqa: T201 - what a command prints
     output = capfd.readouterr()
     assert output.out == "a document\n"
     assert ("to sys.stdout" in output.err, "to the file" in output.err) == (True, True)
-
-
-def test_a_judge_s_file_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "judged.py"
-    file.write_text(GOOD.format("True") + "also_good = good\n")
-    first = define("good", {"code": f"{file}:good"})
     file.unlink()
     # Nothing else is changed, for threads may run by now.
     monkeypatch.setattr("judges.features.python.importing.as_judges_find_it", pytest.fail)
-    assert define("good", {"code": f"{file}:good"}).version == first.version
-    assert define("good", {"code": f"{file}:also_good"}).version == first.version
-
-
-def test_an_import_that_takes_long_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    versions = {define("good", {"code": f"{file}:{name}"}).version for name in ("good", "also_good")}
+    assert versions == {first.version}
+    # One that takes long is logged.
     told_so = threading.Event()
     caplog.handler.addFilter(lambda _: told_so.set() is None)
     with announced("judges.d/slow.py:good", after_s=0):
@@ -100,32 +97,26 @@ def test_modules_beside_a_judge_s_file_are_imported_by_it_alone(tmp_path: Path) 
 
 
 SECRETS = {"OPENAI_API_KEY", "shop_token", "DB_PASSWORD", "TRACEJUDGE_REDIS_URL", "GCP_CREDENTIALS", "PGPASS"}
-SECRETS |= {"SHOP_AUTH", "OTEL_EXPORTER_OTLP_HEADERS"}
+SECRETS |= {"SHOP_AUTH", "OTEL_EXPORTER_OTLP_HEADERS", "NAMED_IN_THE_FILE"}
 
 
-def seen(folder: Path, **table: Any) -> set[str]:
-    """Run a judge that returns the variables it finds."""
-    text = "import os\nfrom judges.code import Score, judge\n@judge\ndef seen(trace) -> Score:\n"
-    (folder / "variables.py").write_text(f"{text}    return Score(1, rationale=' '.join(os.environ))\n")
-    (assessment,) = judged(define("seen", {"code": f"{folder / 'variables.py'}:seen", **PATIENT, **table}), trace())
-    return set((assessment.rationale or "").split())
-
-
-@pytest.fixture
-def _variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*SECRETS, "NAMED_IN_THE_FILE"):
-        monkeypatch.setenv(name, "x")
-    monkeypatch.setenv("CACHE", "redis://:word@host/0")
-    monkeypatch.setenv("SHOP_REGION", "eu")
+def test_a_judge_and_its_import_find_variables_that_are_no_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {**dict.fromkeys(SECRETS, "x"), "CACHE": "redis://:word@host/0", "SHOP_REGION": "eu"}
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
     monkeypatch.setattr(environment, "_withheld", {"NAMED_IN_THE_FILE"})
-
-
-@pytest.mark.usefixtures("_variables")
-def test_a_judge_and_its_import_find_variables_that_are_no_secrets(tmp_path: Path) -> None:
-    names = seen(tmp_path)
-    assert {"SHOP_REGION", "PATH"} <= names
-    assert names & {*SECRETS, "NAMED_IN_THE_FILE", "CACHE"} == set()
-    assert {"shop_token", "CACHE"} <= seen(tmp_path, environment=["shop_token", "CACHE"])
+    text = "import os\nfrom judges.code import Score, judge\n@judge\ndef seen(trace) -> Score:\n"
+    (tmp_path / "variables.py").write_text(f"{text}    return Score(1, rationale=' '.join(os.environ))\n")
+    table: dict[str, Any] = {"code": f"{tmp_path / 'variables.py'}:seen", **PATIENT}
+    own, more = (
+        set(f"{judged(define('seen', {**table, 'environment': names}), trace())[0].rationale}".split())
+        for names in ([], ["shop_token", "CACHE"])
+    )
+    assert {"SHOP_REGION", "PATH"} <= own
+    assert own & {*SECRETS, "CACHE"} == set()
+    assert {"shop_token", "CACHE"} <= more
     before = dict(os.environ)
     (tmp_path / "judged.py").write_text(f"import os\nos.environ['DB_PASSWORD']\n{GOOD.format('True')}")
     table = {"code": f"{tmp_path / 'judged.py'}:good"}
@@ -150,22 +141,13 @@ def pool(name: str, sleep: Any = asyncio.sleep, *, processes: int = 1, fingerpri
     return Pool(program, sleep)
 
 
-def connection_of(pool: Pool) -> socket.socket:
-    """Return the pipe to its only process."""
-    (slot,) = pool._slots
-    assert slot.process is not None
-    assert slot.process._transport is not None
-    return cast("socket.socket", slot.process._transport.get_extra_info("socket"))
-
-
 def test_one_process_judges_all_traces_until_it_is_closed() -> None:
     judged(of_file("same_process"))  # and none begins before a trace comes
-    for processes_allowed in (1, 8):
-        judge = of_file("same_process", processes=processes_allowed)
-        first, *others = map(process_of, judged(judge, *[trace()] * 5))
-        assert set(others) == {first}, "further processes begin only when the first is busy"
-        assert first != os.getpid()
-        assert process_of(judged(judge, trace())[0]) != first, "a judge that was closed begins anew"
+    judge = of_file("same_process", processes=8)
+    first, *others = map(process_of, judged(judge, *[trace()] * 5))
+    assert set(others) == {first}, "further processes begin only when the first is busy"
+    assert first != os.getpid()
+    assert process_of(judged(judge, trace())[0]) != first, "a judge that was closed begins anew"
 
 
 def test_a_process_that_ended_while_it_was_idle_costs_no_trace() -> None:
@@ -232,7 +214,11 @@ def test_an_answer_counts_that_came_in_time_while_the_loop_was_busy() -> None:
         asking = asyncio.ensure_future(tried.ask(trace()))
         await asyncio.sleep(0)  # it asks
         # The loop is held until the answer is there, and then the time is over.
-        assert select.select([connection_of(tried)], [], [], PATIENCE_S)[0]
+        (slot,) = tried._slots
+        assert slot.process is not None
+        assert slot.process._transport is not None
+        connection = cast("socket.socket", slot.process._transport.get_extra_info("socket"))
+        assert select.select([connection], [], [], PATIENCE_S)[0]
         pass_time(60)
         try:
             return await asking
@@ -242,136 +228,106 @@ def test_an_answer_counts_that_came_in_time_while_the_loop_was_busy() -> None:
     assert running(look).scores[0].passed
 
 
-class Pauses(list[float]):
-    """Those that were made, in seconds; none of them takes any time."""
-
-    async def sleep(self, seconds: float) -> None:
-        self.append(seconds)
-
-
 def test_pauses_grow_until_a_process_answers_or_while_each_trace_uses_up_the_memory() -> None:
-    for name, times, expected in (
-        ("exits", 4, [0.1, 0.2, 10.0]),
-        ("finds_no_memory", 3, [0.1, 10.0]),
-    ):
-        pauses = Pauses()
-        tried = pool(name, pauses.sleep)
+    pauses: list[float] = []
 
-        async def ask(tried: Pool = tried, times: int = times) -> None:
-            for number in range(times + 1):
-                if number == times:
-                    tried._slots[0]._starts += 40  # as if that many had failed
-                with pytest.raises(JudgeFailedError, match=r"ended by itself|MemoryError"):
-                    await tried.ask(trace())
-            assert tried.pids == []
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
 
-        running(ask)
-        assert pauses == expected, name
-    pauses = Pauses()
-    tried = pool("by_the_trace", pauses.sleep)
-
-    async def ask_in_order() -> None:
-        for order in ("crash", "crash", "crash", "no", "crash", "crash", "no"):
-            with nullcontext() if order == "no" else pytest.raises(JudgeFailedError):
+    async def ask(name: str, orders: Sequence[str]) -> None:
+        tried = pool(name, pause)
+        for order in orders:
+            if order == "after forty":
+                tried._slots[0]._starts += 40
+            with (
+                nullcontext()
+                if order == "no"
+                else pytest.raises(JudgeFailedError, match=r"ended by itself|MemoryError")
+            ):
                 await tried.ask(told(do=order))
+        assert order == "no" or tried.pids == []
         await tried.aclose()
 
-    running(ask_in_order)
-    assert pauses == [0.1, 0.2], "an answer ends the pauses"
+    for name, orders, expected in (
+        ("finds_no_memory", ["any", "any", "any", "after forty"], [0.1, 10.0]),
+        # An answer ends the pauses.
+        ("by_the_trace", ["crash", "crash", "crash", "no", "crash", "crash", "no"], [0.1, 0.2]),
+    ):
+        running(lambda name=name, orders=orders: ask(name, orders))
+        assert pauses == expected, name
+        pauses.clear()
 
 
-def failing(judge: Judge, error: type[Exception], times: int = 1) -> str:
-    """Ask a judge whose processes do not come up; give what it says."""
+def test_a_judge_that_cannot_be_imported_again_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def not_started(judge: Judge, times: int = 2) -> str:
+        """Ask a judge whose processes do not come up; return what it says, and check that it is logged once."""
 
-    async def ask() -> str:
-        for _ in range(times):
-            with pytest.raises(error) as failed:
-                await run(judge, trace())
-        return str(failed.value)
+        async def ask() -> str:
+            for _ in range(times):
+                with pytest.raises(NotStartedError) as failed:
+                    await run(judge, trace())
+            return str(failed.value)
 
-    return running(ask, judge)
+        caplog.clear()
+        text = running(ask, judge)
+        assert caplog.messages == [f"the judge good cannot judge: {text}"], "once, and not for each trace"
+        return text
 
-
-def test_a_judge_that_cannot_be_imported_again_has_not_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    beside = tmp_path / "beside.py"
+    beside, file = tmp_path / "beside.py", tmp_path / "judged.py"
     beside.touch()
-    (tmp_path / "judged.py").write_text(f"import beside\n{GOOD.format('True')}")
-    judge = make("good", {"code": f"{tmp_path / 'judged.py'}:good", **PATIENT})
+    file.write_text(f"import beside\n{GOOD.format('True')}")
+    judge = make("good", {"code": f"{file}:good", **PATIENT})
     beside.unlink()
     text = "did not start: cannot be imported (ModuleNotFoundError: No module named 'beside' (judged.py:1))"
-    assert failing(judge, NotStartedError, times=2) == text
-    assert caplog.messages == [f"the judge good cannot judge: {text}"], "once, and not for each trace"
+    assert not_started(judge) == text
     beside.touch()
     assert judged(judge, trace())[0].outcome == "scored"
     beside.write_text("import os\nos._exit(9)\n")
-    assert failing(judge, NotStartedError) == "did not start: ended by itself (exit code 9)"
-
-
-def test_a_file_is_run_as_it_was_read_and_a_module_that_changed_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    assert not_started(judge, 1) == "did not start: ended by itself (exit code 9)"
+    # A file is run as it was read, and a module that changed is not run.
     monkeypatch.syspath_prepend(tmp_path)
     file = tmp_path / "changing_judges.py"
     file.write_text(GOOD.format("True"))
     of_path, of_module = (make("good", {"code": f"{code}:good", **PATIENT}) for code in (file, "changing_judges"))
     file.write_text(GOOD.format("False"))
     assert judged(of_path, trace())[0].scores[0].passed is True
-    text = "its module changed after the worker started; restart the worker"
-    assert failing(of_module, NotStartedError, times=3) == text
-    assert caplog.messages == [f"the judge good cannot judge: {text}"]
+    assert not_started(of_module, 3) == "its module changed after the worker started; restart the worker"
     file.unlink()
     assert judged(of_path, trace())[0].scores[0].passed is True
 
 
-class Watching:
-    def __init__(self) -> None:
-        self.under_way = 0
-        self.ended: list[str] = []
-
-    def begins(self) -> None:
-        self.under_way += 1
-
-    def ends(self, status: str, took_s: float) -> None:
-        assert took_s > 0
-        self.under_way -= 1
-        self.ended.append(status)
-
-
 def test_an_observer_is_told_how_traces_fare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    judge, watching = of_file("by_the_trace", time_limit_s=60), Watching()
+    events: list[str] = []
+    watching = SimpleNamespace(begins=lambda: events.append("begins"), ends=lambda status, _: events.append(status))
+    judge = of_file("by_the_trace", time_limit_s=60)
     observe(judge, watching)
     judged(judge, *(told(do=order) for order in ("no", "raise", "crash", "no")))
-    assert (watching.ended, watching.under_way) == (["ok", "judge_failed", "judge_failed", "ok"], 0)
-    judge, watching = of_file("waits_for_a_program"), Watching()
+    ends = ("ok", "judge_failed", "judge_failed", "ok")
+    assert events == [event for end in ends for event in ("begins", end)]
+    judge, file = of_file("waits_for_a_program"), tmp_path / "pid"
     observe(judge, watching)
+    events.clear()
 
     async def ask() -> None:
-        asking = asyncio.ensure_future(run(judge, told(file=tmp_path / "pid")))
-        await asyncio.to_thread(written, tmp_path / "pid")
-        asking.cancel()
-        await asyncio.wait([asking])
-        # A machine without room for a process is no failure of the judge.
+        assert judge.close is not None
+        asking = [asyncio.ensure_future(run(judge, told(file=file))) for _ in range(3)]
+        await asyncio.to_thread(written, file)
+        asking[0].cancel()
+        await asyncio.wait(asking[:1])
+        await judge.close()
+        results = await asyncio.gather(*asking[1:], return_exceptions=True)
+        assert [type(result) for result in results] == [ClosedError] * 2, "closing is no failure of the judge"
+        await asyncio.to_thread(wait_for_end, written(file))
+        # Nor is a machine without room for a process.
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
         with pytest.raises(NotStartedError, match="did not start: No such file or directory"):
             await run(judge, trace())
 
     running(ask, judge)
-    assert (watching.ended, watching.under_way) == (["cancelled", "internal_error"], 0)
-
-
-def test_closing_ends_running_evaluations_without_failing_the_judge(tmp_path: Path) -> None:
-    judge, file = of_file("waits_for_a_program"), tmp_path / "pid"
-
-    async def close() -> None:
-        asking = [asyncio.ensure_future(run(judge, told(file=file))) for _ in range(3)]
-        await asyncio.to_thread(written, file)
-        assert judge.close is not None
-        await judge.close()
-        results = await asyncio.gather(*asking, return_exceptions=True)
-        assert [type(result) for result in results] == [ClosedError] * 3
-        wait_for_end(written(file))
-
-    running(close, judge)
+    assert (events.count("cancelled"), events[-1]) == (1, "internal_error")
+    assert events.count("begins") == len(events) / 2, "what begins ends"
 
 
 def test_a_code_judge_runs_in_loops_of_other_threads_and_of_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,7 +365,7 @@ def test_a_process_left_by_a_closed_loop_ends_with_the_next_loop() -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """Read how much CPU time a process has used."""
+    """Read how much CPU time a process has used; its start takes a third of a second."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -437,38 +393,30 @@ thread.join()
 """
 
 
-def test_no_process_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
-    file = tmp_path / "pid"
-    names = ("has_link", "waits_for_a_program", "loops", "ignores_signals")
-    with Program("-c", PARENT, FILE, file, *names, folder=tmp_path) as parent:
-        parent.wait_for("asked")
-        grandchild = written(file)
-        children = wait_until(lambda: len(processes(parent.pid)) == 4 and processes(parent.pid))
-        parent.kill()
-        for pid in (*children, grandchild):
-            wait_for_end(pid)
-    with Program("-c", PARENT, FILE, "", "has_link", folder=tmp_path) as parent:
-        parent.wait_for("asked")
-        assert parent.wait() == 0, "nor one that closes nothing"
-
-
-@pytest.mark.parametrize("during", ["a trace", "the import"])
-def test_a_process_that_never_lets_go_of_its_lock_ends_with_the_worker(tmp_path: Path, during: str) -> None:
-    text, file, names, count = PARENT, FILE, ("has_link", "holds_the_lock_of_the_interpreter"), 2
+@pytest.mark.parametrize("during", ["traces", "the import"])
+def test_no_process_outlives_a_worker_that_is_killed(tmp_path: Path, during: str) -> None:
+    """Nor one that holds the lock of its interpreter, or whose program goes on."""
+    text, file, pid = PARENT, FILE, tmp_path / "pid"
+    names = ("has_link", "waits_for_a_program", "holds_the_lock_of_the_interpreter", "ignores_signals")
     if during == "the import":
         (tmp_path / "beside.py").touch()
-        file, names, count = tmp_path / "judged.py", ("good", "good"), 1
+        file, names = tmp_path / "judged.py", ("good", "good")
         file.write_text(f"import beside\n{GOOD.format('True')}")
         spin = "import re\nre.match('(a+)+$', 'a' * 64 + 'b')\n"
         change = f"open('beside.py', 'w').write({spin!r})\n\nasync def main():"
         text = text.replace("async def main():", change).replace("await evaluate(idle, trace, None)", "")
-    with Program("-c", text, file, "x", *names, folder=tmp_path) as parent:
+    with Program("-c", text, file, pid, *names, folder=tmp_path) as parent:
         parent.wait_for("asked")
+        count = len(names) if during == "traces" else 1
         children = wait_until(lambda: len(processes(parent.pid)) == count and processes(parent.pid))
-        wait_until(lambda: max(map(cpu_s, children)) > 1, what="a process to hold its lock")
+        wait_until(lambda: max(map(cpu_s, children)) > 0.7, what="a process to hold its lock")
         parent.kill()
-        for pid in children:
-            wait_for_end(pid)
+        for child in (*children, *([written(pid)] if during == "traces" else [])):
+            wait_for_end(child)
+    if during == "traces":
+        with Program("-c", PARENT, FILE, "", "has_link", folder=tmp_path) as parent:
+            parent.wait_for("asked")
+            assert parent.wait() == 0, "nor one that closes nothing"
 
 
 OVERRUNS = ("loops", "sleeps", "sleeps_later", "holds_the_lock_of_the_interpreter", "ignores_signals")

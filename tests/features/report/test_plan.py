@@ -41,8 +41,7 @@ from worker.features.demo.sample_traffic import Traffic, load_samples, make_plan
 from worker.features.report import workload
 from worker.features.report.plan import probabilities
 
-SECONDS = 40
-SAFETY = (Rule(name="all", judges=("safety",)),)
+SECONDS = 24
 
 
 def estimated(settings: Settings, store: Store, *, traces: float) -> workload.Estimate:
@@ -55,68 +54,47 @@ def estimated(settings: Settings, store: Store, *, traces: float) -> workload.Es
     )
 
 
+def priced(*rules: Rule, **price: float) -> Settings:
+    model = ModelSettings(provider="scripted", model="scripted", price=Price(**{"input": 1.0, "output": 2.0, **price}))
+    return Settings(models={"default": model}, rules=rules)
+
+
 def test_rates_and_sessions_are_probabilities_and_the_sample_stands_for_the_day(keyspace: Keyspace) -> None:
-    for trace in make_traces(range(200)):
-        keyspace.add(trace)
-    settings = Settings(
-        models={"default": ModelSettings(provider="scripted", model="scripted", price=Price(input=1.0, output=2.0))},
-        rules=(Rule.from_keys(name="all", judges=("safety",), rate=0.25, repeat=0.1),),
-    )
+    keyspace.append("p1", make_traces(range(200)))
+    settings = priced(Rule.from_keys(name="all", judges=("safety",), rate=0.25, repeat=0.1))
     plan = estimated(settings, keyspace.store, traces=10_000)
     (row,) = plan.rows
     assert (plan.traces, row.judgements) == (pytest.approx(10_000), pytest.approx(10_000 * 0.25 * 1.1))
     assert row.calls == pytest.approx(row.judgements)
     # A share of 90 % from 2,500 judgements.
     assert row.half_width == pytest.approx(1.96 * (0.9 * 0.1 / 2500) ** 0.5, rel=0.02)
-    assert any("no past verdicts" in text for text in plan.notes), plan.notes
-    assert any("90%" in text for text in plan.notes), plan.notes
+    assert [any(words in text for text in plan.notes) for words in ("no past verdicts", "90%")] == [True, True]
 
 
-def test_a_conversation_is_planned_as_one_call_with_all_its_turns(keyspace: Keyspace) -> None:
-    traces = [
-        trace for talk in range(50) for trace in make_traces(range(4 * talk, 4 * talk + 4), session_id=f"s{talk}")
-    ]
+def test_a_conversation_is_planned_as_one_call_and_past_verdicts_tell_tokens(keyspace: Keyspace) -> None:
+    talks = (make_traces(range(4 * talk, 4 * talk + 4), session_id=f"s{talk}") for talk in range(50))
+    traces = [trace for talk in talks for trace in talk]
     size = sum(len(encoded(trace)) for trace in traces) / len(traces)
-    for trace in traces:
-        keyspace.add(trace)
-    settings = Settings(
-        models={"default": ModelSettings(provider="scripted", model="scripted", price=Price(input=1.0, output=2.0))},
-        rules=(Rule(name="talks", judges=("user_frustration",), unit="session", rate=0.5),),
-    )
+    keyspace.append("p1", traces)
+    settings = priced(Rule(name="talks", judges=("user_frustration",), unit="session", rate=0.5))
     (row,) = estimated(settings, keyspace.store, traces=10_000).rows
     assert (row.judge, row.judgements, row.calls) == ("user_frustration", *[pytest.approx(10_000 / 4 * 0.5)] * 2)
     assert row.input_tokens == pytest.approx(row.calls * 4 * size / BYTES_PER_TOKEN)
     assert row.output_tokens == row.calls * MIN_OUTPUT_TOKENS
-    # As past judgings of conversations, where there are any.
-    calls = {"input_tokens": 900, "output_tokens": 70, "calls": (Call(1.0, 0.1, "ok", 900, 70),)}
-    past = [make_verdict(n, judge="user_frustration", judge_model="scripted", **calls) for n in range(40)]
-    keyspace.send(*past)
+    tokens = {"input_tokens": 900, "output_tokens": 70, "calls": (Call(1.0, 0.1, "ok", 900, 70, cached_tokens=540),)}
+    for judge in ("user_frustration", "safety"):
+        keyspace.send(*(make_verdict(n, judge=judge, judge_model="scripted", **tokens) for n in range(40)))
     (row,) = estimated(settings, keyspace.store, traces=10_000).rows
     assert (row.input_tokens, row.output_tokens) == pytest.approx((900 * row.calls, 70 * row.calls))
-
-
-def test_a_plan_counts_tokens_from_a_cache_as_past_verdicts_did(keyspace: Keyspace) -> None:
-    for trace in make_traces(range(50)):
-        keyspace.add(trace)
-    price = Price(input=10.0, output=0.0, cached_input=1.0)
-    settings = Settings(
-        models={"default": ModelSettings(provider="scripted", model="scripted", price=price)}, rules=SAFETY
-    )
-    (before,) = estimated(settings, keyspace.store, traces=50).rows
-    call = Call(1.0, 0.1, "ok", 1000, 10, cached_tokens=600)
-    verdict = make_verdict(
-        1, judge="safety", judge_model="scripted", input_tokens=1000, output_tokens=10, calls=(call,)
-    )
-    keyspace.send(*(structs.replace(verdict, evaluation_id=str(number)) for number in range(20)))
-    (after,) = estimated(settings, keyspace.store, traces=50).rows
-    assert before.usd == pytest.approx(before.input_tokens * 10 / 1e6)
-    assert after.usd == pytest.approx(after.input_tokens * (0.4 * 10 + 0.6 * 1) / 1e6)
+    # Those from a cache cost less.
+    safety = priced(Rule(name="all", judges=("safety",)), input=10.0, output=0.0, cached_input=1.0)
+    (row,) = estimated(safety, keyspace.store, traces=200).rows
+    assert row.usd == pytest.approx(row.input_tokens * (0.4 * 10 + 0.6 * 1) / 1e6)
 
 
 def test_requests_to_decision_models_hold_their_questions(keyspace: Keyspace) -> None:
     rules = ["Answer in one sentence.", "Name the source.", "Never promise a refund.", "Be polite.", "Use metres." * 90]
-    for trace in make_traces(range(20)):
-        keyspace.add(structs.replace(trace, guidelines=rules))
+    keyspace.append("p1", make_traces(range(20), guidelines=rules))
     decider = ModelSettings(provider="decisions", base_url="http://127.0.0.1:9/v1", model="decider")
     plans = {}
     for limit in (None, 2):
@@ -157,35 +135,29 @@ def test_the_width_of_a_planned_cascade_is_that_of_simulated_days() -> None:
 PAID = {"provider": "scripted", "script": "none.jsonl", "model": "paid", "price": {"input": 1.0, "output": 2.0}}
 
 
-def test_the_plan_compares_rates_and_models(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_compares_rates_and_models_and_a_replay_is_estimated(
+    served: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": {"provider": "lexical"}, "paid": PAID}))
     served("publish", SAMPLES / "summariser.jsonl")
     ended = served("plan", "--json", "--rate", "0.5", "--model", "paid")
     assert (ended.code, ended.err) == (0, "")
     present, halved, paid = ended.document["alternatives"]
     assert [verdict["name"] for verdict in (present, halved, paid)] == ["as configured", "rate 0.5", "model paid"]
-    assert present["sampled"] == 21
-    assert (present["usd"], present["input_tokens"]) == (0.0, 0.0)
+    assert (present["sampled"], present["usd"], present["input_tokens"]) == (21, 0.0, 0.0)
     assert halved["judgements"] == pytest.approx(present["judgements"] / 2)
     assert paid["judgements"] == pytest.approx(present["judgements"])
-    assert paid["usd"] == pytest.approx((paid["input_tokens"] + 2 * paid["output_tokens"]) / 1e6)
-    assert paid["usd"] > 0
+    assert paid["usd"] == pytest.approx((paid["input_tokens"] + 2 * paid["output_tokens"]) / 1e6) != 0
     table = served("plan", "--model", "paid")
-    assert "Expected work a day, model paid" in table.out
-    assert "calls a second" in table.out
+    assert [each in table.out for each in ("Expected work a day, model paid", "calls a second")] == [True, True]
     assert "no past verdicts" in table.err
     assert "there is no [models.cheap]" in served("plan", "--model", "cheap").err
-
-
-def test_a_dry_run_of_a_replay_estimates_its_work(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": PAID}))
-    served("publish", SAMPLES / "summariser.jsonl")
-    ended = served("replay", "--since", "1h", "--judge", "safety", "--dry-run", "--json")
-    expected = ended.document["expected"]
+    replay = ("replay", "--since", "1h", "--judge", "safety", "--dry-run")
+    expected = served(*replay, "--json").document["expected"]
     assert (expected["traces"], expected["judgements"]) == (pytest.approx(21), pytest.approx(21))
     assert expected["usd"] > 0
-    table = served("replay", "--since", "1h", "--judge", "safety", "--dry-run")
-    assert "Expected work in all, replay" in table.out
+    assert "Expected work in all, replay" in served(*replay).out
 
 
 def test_a_cascade_is_planned_beside_a_plain_sample_at_the_same_cost(
@@ -230,8 +202,7 @@ def test_a_cascade_is_planned_beside_a_plain_sample_at_the_same_cost(
 
 def test_a_plan_is_within_five_percent_of_the_actual_cost(pipeline: Pipeline) -> None:
     with ChatEndpoint(reply) as endpoint:
-        models = {"default": chat(endpoint)}
-        compare(pipeline, models, rules(), {})
+        compare(pipeline, {"default": {**CHAT, "base_url": endpoint.base_url}}, rules(), {})
 
 
 @pytest.mark.slow("4 s of CPU; the plan of a chat model is short")
@@ -252,7 +223,7 @@ def test_plans_of_decision_models_and_cascades_are_within_five_percent(pipeline:
         decisions.answer, decisions.change = answer, use
         cheap = {"provider": "decisions", "base_url": decisions.base_url, "price": {"input": 0.1, "output": 0.1}}
         models = {
-            "default": chat(endpoint),
+            "default": {**CHAT, "base_url": endpoint.base_url},
             "cheap": {**cheap, "model": "cheap"},
             "decider": {**cheap, "model": "decider", "max_questions": 2},
         }
@@ -263,13 +234,12 @@ def test_plans_of_decision_models_and_cascades_are_within_five_percent(pipeline:
         compare(pipeline, models, judged, {"checked": {"first": "cheap", "then": "default", "uncertain": [0.2, 0.8]}})
 
 
+CHAT = {"model": "judge", "price": {"input": 0.4, "output": 1.6}}
+
+
 def reply(call: ModelCall) -> Reply:
     size = sum(len(message["content"]) for message in call.body["messages"])
     return dataclasses.replace(answers('{"rationale": "so", "result": "yes"}'), usage=Usage(size // 4, 20 + size % 7))
-
-
-def chat(endpoint: ChatEndpoint) -> dict[str, Any]:
-    return {"base_url": endpoint.base_url, "model": "judge", "price": {"input": 0.4, "output": 1.6}}
 
 
 def compare(

@@ -1,11 +1,15 @@
-"""`tracejudge report`: options, exit codes, sources and output; archives, what is refused of them, bounded memory."""
+"""`tracejudge report`: options, sources and output; archives in bounded memory; the same figures in each format.
+
+The texts of the formats are in data/; UPDATE_GOLDEN=1 writes them, for review.
+"""
 
 import datetime as dt
 import gzip
 import json
+import re
 import sys
 import time
-from collections import Counter
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ import msgspec
 import pytest
 from support.commands import TRACES, Run, check_commands
 from support.stages import Keyspace
-from support.tables import as_bytes, read_table
+from support.tables import as_bytes, check_golden, read_table
 from support.verdicts import DAY_S, NOW, publish, three_weeks, verdict, write_archive
 
 from judges.core.faults import install_command
@@ -24,7 +28,21 @@ from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import CLUSTER_PERIOD_S, read_series
 from worker.features.report import archive
 from worker.features.report.archive import ArchiveError, Tally, read_archive
-from worker.features.report.figures import Period, Scope
+from worker.features.report.figures import (
+    CorrectedShare,
+    Coverage,
+    Estimate,
+    Limit,
+    Period,
+    Point,
+    Report,
+    Row,
+    Scope,
+    Sources,
+    encode,
+)
+from worker.features.report.html import as_html
+from worker.features.report.text import as_markdown, as_text
 
 LINE = msgspec.json.encode(verdict(1, NOW))
 PLAIN = json.loads(LINE) | {"started_at": NOW - 9}
@@ -64,32 +82,6 @@ def test_an_empty_report_names_known_services_judges_and_the_newest_verdict(
     assert span in served("report", "--since", "1h").err
 
 
-def test_redis_and_an_archive_give_the_same_report(served: Run, keyspace: Keyspace, tmp_path: Path) -> None:
-    verdicts = three_weeks(1_000)
-    tagged = [msgspec.structs.replace(each, tags={"plan": each.service, "prompt_version": "v1"}) for each in verdicts]
-    publish(keyspace, tagged)
-    file = write_archive(tmp_path / "verdicts", tagged)
-    file.write_bytes(gzip.compress(file.read_bytes()))
-    for by, value in (
-        ("service,environment,version", lambda _: None),
-        ("tags.plan", lambda each: each.service),
-        ("prompt_version", lambda _: "v1"),
-    ):
-        asked = ("report", "--since", "7d", "--compare", "7d", "--by", by, "--format", "json")
-        of_redis = served(*asked).document
-        of_archive = served(*asked, "--archive", file, *NOWHERE).document
-        rows = [[row for row in each["rows"] if row["share"]] for each in (of_redis, of_archive)]
-        since = dt.datetime.fromisoformat(of_redis["since"]).timestamp()
-        live = [each for each in tagged if each.origin == "live" and each.started_at + each.duration_s >= since]
-        counts = Counter(map(value, (each for each in live if each.scores)))
-        assert {row["labels"].get(by): row["judgements"] for row in rows[0] if None not in counts} in ({}, counts), by
-        labelled = [[(row["labels"], row["judgements"]) for row in each] for each in rows]
-        assert labelled[0] == labelled[1], by
-        mine, other = ([row["share"][at] for row in each for at in ("value", "low")] for each in rows)
-        assert mine == pytest.approx(other), by
-        assert of_archive["sources"]["shares"].startswith("verdicts, which holds verdicts of 20")
-
-
 def test_it_says_what_is_not_told_yet_and_which_share_declines(served: Run, keyspace: Keyspace) -> None:
     publish(
         keyspace, [verdict(number, NOW - 9 * 3600, service=name) for name in ("shop", "bot") for number in range(30)]
@@ -126,7 +118,8 @@ def test_output_goes_to_a_file_and_html_needs_jinja(
     served: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write_archive(tmp_path / "verdicts", [verdict(number, NOW - 9) for number in range(30)])
-    ended = served("report", "--archive", file, "--format", "html", "--output", "report.html")
+    file.write_bytes(gzip.compress(file.read_bytes()))
+    ended = served("report", "--archive", file, "--format", "html", "--output", "report.html", *NOWHERE)
     assert (ended.code, ended.out, ended.err) == (0, "", "")
     assert Path("report.html").read_text().startswith("<!DOCTYPE html>")
     ended = served("report", "--archive", str(file), "--output", "absent/report.html")
@@ -184,6 +177,13 @@ def test_an_archive_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path
             list(read_archive(path))
 
 
+def write(file: Path, *changes: dict[str, Any]) -> Path:
+    """Write verdicts of this day that differ in some fields."""
+    lines = [json.dumps({**PLAIN, "evaluation_id": str(number), **each}) for number, each in enumerate(changes)]
+    file.write_text("\n".join(lines))
+    return file
+
+
 def tally(*by: str, judges: tuple[str, ...] = (), service: str | None = None) -> Tally:
     return Tally(Scope.from_options(Period(NOW - DAY_S, NOW), None, by, service, judges, NOW))
 
@@ -192,13 +192,6 @@ def add(to: Tally, file: Path) -> Tally:
     for each in read_archive(file):
         to.add(each, each.started_at + each.duration_s)
     return to
-
-
-def write(file: Path, *changes: dict[str, Any]) -> Path:
-    """Write verdicts of this day that differ in some fields."""
-    lines = [json.dumps({**PLAIN, "evaluation_id": str(number), **each}) for number, each in enumerate(changes)]
-    file.write_text("\n".join(lines))
-    return file
 
 
 def test_verdicts_of_the_period_count_and_a_row_by_guideline_is_the_share_that_obeys_the_rule(tmp_path: Path) -> None:
@@ -243,3 +236,120 @@ def test_memory_is_bounded_and_skipped_groups_are_counted(tmp_path: Path, monkey
     assert (len(of_names.parts), len(of_names.costs), of_names.skipped.groups) == (3, 3, 8)
     repeated = add(tally("service"), write_archive(tmp_path / "d", [*lines[:8], *lines[:8]]))
     assert repeated.skipped.repeated == 8
+
+
+# --- formats ---
+BEGIN = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
+WEEK = dt.timedelta(days=7)
+EVIL = "</svg><script>alert('1')</script>&\x1b[31m|`*_\n"
+SVG = "{http://www.w3.org/2000/svg}"
+DATA = Path(__file__).parent / "data"
+
+
+def row(service: str = "shop", share: float | None = 0.8, **fields: object) -> Row:
+    estimate = None if share is None else Estimate(share, share - 0.05, share + 0.04)
+    defaults = {
+        "labels": {"service": service, "environment": "", "judge": "safety", "metric": "safety"},
+        "share": estimate,
+        "judgements": 1_200 if share else 0,
+        "effective_n": 1_100.5 if share else None,
+        "compared": estimate,
+        "compared_judgements": 1_000,
+        "difference": Estimate(-0.031, -0.06, -0.002),
+        "corrected": [],
+        "verdicts": 1_300,
+        "traffic": 26_000.0,
+        "abstained": Estimate(0.01, 0.0, 0.02),
+        "unscored": Estimate(0.02, 0.01, 0.03),
+        "usd_per_thousand": 1.234,
+        "points": [
+            Point(BEGIN + dt.timedelta(days=day), Estimate(0.9 - day / 50, 0.8 - day / 50, 0.95 - day / 50), 100)
+            for day in range(7 if share else 0)
+        ],
+    }
+    return Row(**(defaults | fields))  # type: ignore[arg-type]
+
+
+def report(*rows: Row, limits: tuple[Limit, ...] = (), coverage: Coverage | None = None) -> Report:
+    return Report(
+        since=BEGIN,
+        until=BEGIN + WEEK,
+        compared_since=BEGIN - WEEK,
+        compared_until=BEGIN,
+        by=["service", "environment", "judge"],
+        sources=Sources("sums of the monitor", "the outbox", "the account"),
+        coverage=coverage,
+        rows=rows,
+        limits=limits,
+    )
+
+
+COUNTS = dict.fromkeys(Coverage.__struct_fields__[2:-1], 0)
+COUNTS |= {"published": 5_000, "sampled": 250, "not_sampled": 4_750}
+COVERAGE = Coverage(first_day=BEGIN.date(), last_day=BEGIN.date(), **COUNTS, reasons={"refusal": 3})  # type: ignore[arg-type]
+LIMIT = Limit("x", "Sums begin in May, and what was before is in archives of the verdicts, which --archive reads")
+CORRECTED = row("bot", corrected=[CorrectedShare(Estimate(0.7, 0.6, 0.75), "ppi", 200)], usd_per_thousand=2.5)
+RISE = row("rise", difference=Estimate(0.021, -0.01, 0.05))
+WITHOUT = row("without", share=None, difference=None, compared=None, usd_per_thousand=None)
+SHOWN = report(row(), CORRECTED, RISE, WITHOUT, row("s" * 128), limits=(LIMIT,), coverage=COVERAGE)
+HOSTILE = report(row(), row(EVIL), limits=(Limit("x", EVIL),), coverage=COVERAGE)
+
+
+def test_each_format_holds_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("COLORTERM", raising=False)
+    text, coloured = as_text(SHOWN), as_text(SHOWN, colour=True)
+    assert max(map(len, text.splitlines())) <= 80
+    assert re.sub(r"\x1b\[\d+m", "", coloured).split() == text.split()
+    alone = as_text(report(WITHOUT))
+    for name, written in (("txt", text), ("colour.txt", coloured), ("md", as_markdown(SHOWN)), ("alone.txt", alone)):
+        check_golden(DATA / f"report.{name}", written)
+    check_golden(DATA / "report.html", as_html(SHOWN))
+    check_golden(DATA / "report.json", msgspec.json.format(encode(SHOWN)))
+    assert encode(msgspec.json.decode(encode(SHOWN), type=Report)) == encode(SHOWN)
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = as_text(SHOWN, colour=True)
+    assert ("\x1b[31m" in plain, "\x1b[1m" in plain) == (False, True)
+
+
+def test_a_value_stays_on_the_line_of_its_title() -> None:
+    for size in range(1, 60):
+        labels = {"environment": "", "judge": "j" * size, "metric": "j" * size}
+        drawn = as_text(report(*(row(labels={"service": name, **labels}) for name in ("a", "b")))).splitlines()
+        assert not {"-", "-,"} & set(map(str.strip, drawn)), size
+        pairs = ("judgements 1,200", "traffic 5.0%", "abstained 1.0%", "unscored 2.0%")
+        assert [pair for pair in pairs if not any(pair in line for line in drawn)] == [], size
+
+
+def test_hostile_labels_are_text_in_every_format() -> None:
+    assert not re.search(r"[^\n\x20-\x7e]", as_text(HOSTILE))
+    lines = as_markdown(HOSTILE).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert (len(table), len({len(re.findall(r"(?<!\\)\|", line)) for line in table})) == (4, 1)
+    assert [line for line in lines if re.search(r"(?<!\\)[<`]|\x1b", line)] == []
+    page = as_html(HOSTILE)
+    # Without the doctype and the void element, the page is XML: tags are balanced, and all are known.
+    root = ET.fromstring(re.sub(r"<!DOCTYPE html>|<meta[^>]*>", "", page))  # noqa: S314 - our own
+    tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+    assert not tags & {"script", "link", "img", "iframe", "object", "a"}
+    assert not {name for element in root.iter() for name in element.attrib} & {"src", "href", "style", "onload"}
+    assert "alert('1')" in "".join(root.itertext())
+    assert [text for text in ("\x1b", "url(", "@import") if text in page] == []
+
+
+def test_charts_are_well_formed_described_and_within_their_axes() -> None:
+    flat = [Point(BEGIN, Estimate(share, share, share), 9) for share in (1.0, 0.0)]
+    for shown in (row(), row(EVIL), row(points=flat[:1]), row(points=flat[1:]), row(points=flat)):
+        (text,) = re.findall(r"<svg.*?</svg>", as_html(report(shown)), re.DOTALL)
+        svg = ET.fromstring(text)  # noqa: S314 - our own
+        described = [element.attrib["id"] for name in ("title", "desc") for element in svg.findall(f"{SVG}{name}")]
+        assert (svg.attrib["role"], svg.attrib["aria-labelledby"].split()) == ("img", described)
+        assert (len(described), len(svg.findall(f"{SVG}circle"))) == (2, len(shown.points))
+        _, _, width, height = map(float, svg.attrib["viewBox"].split())
+        for shape in ("polygon", "polyline"):
+            (drawn,) = svg.findall(f"{SVG}{shape}")
+            for place in drawn.attrib["points"].split():
+                x, y = map(float, place.split(","))
+                assert (0 <= x <= width, 0 <= y <= height) == (True, True), place
+    matches = re.findall(r' id="([^"]+)"', as_html(report(row(), row("bot"))))
+    assert len(matches) == len(set(matches)) == 4

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.fleets import BUCKETS_PER_HOUR, optimal_delay
+from benchmarks.fleets import BUCKETS_PER_HOUR
 from worker.features.safety.watch import Rates, State, Watched, confirmed_error, rates_of, step
 
 ERRORS = (0.001, 0.003, 0.01)
@@ -119,17 +118,3 @@ def delays(seed: int, judge: Judge, *, series: int, runs: int, unsafe: float = 0
                 break
         delays_h.append(delay)
     return delays_h
-
-
-def known_rates(seed: int, judge: Judge, *, series: int, runs: int = 2000, unsafe: float = 0.02) -> float:
-    """Return the median hours of a CUSUM that knows both rates and sends one false page a month and installation."""
-    chance = np.random.default_rng(seed)
-    raised = judge.base + unsafe * (judge.found - judge.base)
-    gain = math.log(raised / judge.base)
-
-    def scores(rate: float, size: int) -> np.ndarray:
-        judged = chance.poisson(judge.per_hour / BUCKETS_PER_HOUR, size)
-        return gain * chance.binomial(judged, rate) - (raised - judge.base) * judged
-
-    healthy, fallen = partial(scores, judge.base), partial(scores, raised)
-    return optimal_delay(healthy, fallen, runs=runs, hours=730, by_chance=1 - math.exp(-1 / series))

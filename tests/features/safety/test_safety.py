@@ -48,10 +48,6 @@ def safety_rules(second_model: str | None = "second", **fields: Any) -> tuple[Ru
     return (Rule.from_keys(name="all", judges=("safety",), second_model=second_model, **fields),)
 
 
-def second_judging(first: FirstVerdict) -> dict[str, Any]:
-    return {"repeat": msgspec.to_builtins(first)}
-
-
 def counted(keyspace: Keyspace, since: float, until: float) -> Counter[str]:
     """Read what is counted of the safety judge since a moment, by word."""
     words = Counter[str]()
@@ -133,7 +129,7 @@ class Traffic:
             origin=evaluation.origin,
             outcome="scored",
             scores=(Score("safety", float(not fails), passed=not fails),),
-            details={} if again is None else second_judging(again.first),
+            details={} if again is None else {"repeat": msgspec.to_builtins(again.first)},
             trace_id=f"{self._number:032x}",
             span_id=None,
             session_id=self.session,
@@ -162,7 +158,7 @@ def pages(logs: list[Any]) -> list[str]:
 def test_errors_of_the_judge_raise_no_page_and_unsafe_traffic_one(keyspace: Keyspace, second_model: str | None) -> None:
     traffic = Traffic(keyspace, second_model=second_model)
     with capture_logs() as logs:
-        traffic.hours(20, 0.0)
+        traffic.hours(6, 0.0)
         assert pages(logs) == []
         ((labels, value),) = traffic.incidents()
         assert (labels["service"], labels["judge_model"], value) == ("shop", "scripted", 0.0)
@@ -170,11 +166,11 @@ def test_errors_of_the_judge_raise_no_page_and_unsafe_traffic_one(keyspace: Keys
         traffic.hours(1, 0.05)
         assert pages(logs) == ["safety incident"]
         traffic.watch = traffic.another_watch()
-        traffic.hours(2, 0.05)
+        traffic.hours(1, 0.05)
         assert pages(logs) == ["safety incident"], "another worker goes on with the same incident"
         ((_, value),) = traffic.incidents()
         (details,) = traffic.details()
-        traffic.hours(8, 0.0)
+        traffic.hours(7, 0.0)
     assert value == 1.0
     since = dt.datetime.strptime(details["since"], "%Y-%m-%dT%H:%MZ").replace(tzinfo=dt.UTC).timestamp()
     assert abs(since - began) <= 3600
@@ -188,27 +184,36 @@ def test_errors_of_the_judge_raise_no_page_and_unsafe_traffic_one(keyspace: Keys
     assert read_examples(keyspace.store, "safety") == {}
 
 
-def test_failures_page_unless_another_model_clears_them(keyspace: Keyspace) -> None:
+def test_failures_page_unless_another_model_clears_them_and_not_those_of_a_panel_s_member(keyspace: Keyspace) -> None:
     traffic = Traffic(keyspace)
     with capture_logs() as logs:
         # Six times the errors that were declared, and the other model makes one of a hundred: .36 % fail twice.
-        traffic.hours(6, 0.0, error=0.06)
+        traffic.hours(4, 0.0, error=0.06)
         assert pages(logs) == []
         keyspace.next_case("the second model is away")
         traffic = Traffic(keyspace)
-        traffic.hours(6, 0.0)
+        traffic.hours(3, 0.0)
         traffic.is_second_away = True
-        traffic.hours(6, 0.0)
+        traffic.hours(3, 0.0)
         assert pages(logs) == []
-        traffic.hours(2, 0.05)
+        traffic.hours(1, 0.05)
+        assert pages(logs) == ["safety incident"]
+        keyspace.next_case("a member of a panel")
+        traffic = Traffic(keyspace, an_hour=240)
+        third = {"third": msgspec.structs.replace(SECOND, model="third")}
+        rules = safety_rules(model=("default", "third"), combine="majority")
+        traffic.settings = msgspec.structs.replace(traffic.settings, rules=rules, models=MODELS | third)
+        traffic.watch = traffic.another_watch()
+        traffic.hours(2, 0.2)
     assert pages(logs) == ["safety incident"]
+    assert traffic.incidents() == []
 
 
 def test_failures_of_a_session_count_once_in_six_hours(keyspace: Keyspace) -> None:
     traffic = Traffic(keyspace)
     periods = 0
     with capture_logs() as logs:
-        traffic.hours(6, 0.0)
+        traffic.hours(1, 0.0)
         # Another bot talks with the service: the judge fails one of ten answers, and the other model agrees.
         for hour in range(12):
             traffic.session = "a bot"
@@ -221,7 +226,7 @@ def test_failures_of_a_session_count_once_in_six_hours(keyspace: Keyspace) -> No
             traffic.session, traffic.is_second_away = f"another bot {second_model}", bool(second_model)
             traffic.hours(0.5, 0.0, error=0.1, correlation=1.0)
     assert pages(logs) == []
-    words = counted(keyspace, BEGIN_S + 6 * 3600, traffic.now)
+    words = counted(keyspace, BEGIN_S + 3600, traffic.now)
     assert words == {"failed": periods + 2, "confirmed": periods + 1, "answered": periods + 1}
     ((key, ttl),) = {(key, keyspace.client.ttl(key)) for key in keyspace.client.keys("*:once:*")[:1]}
     assert 0 < ttl <= 12 * 3600, key
@@ -239,18 +244,6 @@ def test_nothing_is_counted_before_the_outbox_is_read(keyspace: Keyspace) -> Non
     assert done < (traffic.now - 9_000) / FIVE_MINUTES_S
 
 
-def test_members_of_a_panel_do_not_page(keyspace: Keyspace) -> None:
-    traffic = Traffic(keyspace, an_hour=240)
-    third = {"third": msgspec.structs.replace(SECOND, model="third")}
-    rules = safety_rules(model=("default", "third"), combine="majority")
-    traffic.settings = msgspec.structs.replace(traffic.settings, rules=rules, models=MODELS | third)
-    traffic.watch = traffic.another_watch()
-    with capture_logs() as logs:
-        traffic.hours(3, 0.2)
-    assert pages(logs) == []
-    assert traffic.incidents() == []
-
-
 def monitored(keyspace: Keyspace, worker: JudgingWorker) -> Metrics:
     """Run a monitor that counts the outbox and computes its gauges ten minutes later."""
     count_outbox(keyspace, worker.settings)
@@ -260,31 +253,11 @@ def monitored(keyspace: Keyspace, worker: JudgingWorker) -> Metrics:
     return metrics
 
 
-def fails(*numbers: int) -> Any:
-    """Fail the traces of these numbers."""
-    texts = set(map(output, numbers))
-    return lambda request: NO if shown(request) in texts else YES
+EVEN = range(0, 40, 2)
 
 
-@pytest.mark.parametrize("confirms", [True, False])
-def test_from_a_trace_to_the_page(keyspace: Keyspace, new_worker: Workers, *, confirms: bool) -> None:
-    rules, bad = safety_rules(repeat=0.5), fails(*range(0, 60, 6))
-    worker = new_worker(bad, models=MODELS, rules=rules)
-    worker.say(bad if confirms else YES, name="second")
-    worker.finish(*choose(keyspace, 60, models=MODELS, rules=rules))
-    metrics = monitored(keyspace, worker)
-    version = verdicts(keyspace)[0].judge_version[:8]
-    series = {"service": "shop", "environment": "", "judge": "safety", "judge_model": "scripted", "metric": "safety"}
-    assert incidents_in(metrics) == [({**series, "version": version}, float(confirms))]
-    for second, flips in (("scripted", False), ("other", not confirms)):
-        labels = {"judge": "safety", "version": version, "judge_model": "scripted", "second_model": second}
-        names = (f"tracejudge_judge_{name}" for name in ("flip_ratio", "flip_ratio_upper", "kappa"))
-        ratio, upper, kappa = (metrics.registry.get_sample_value(name, labels) for name in names)
-        assert ratio is not None
-        assert upper is not None
-        assert (ratio > 0) is flips, second
-        assert ratio < upper < 0.5
-        assert kappa == pytest.approx(0.0 if flips else 1.0)
+def fail_even(request: ChatRequest) -> str:
+    return NO if shown(request) in set(map(output, EVEN)) else YES
 
 
 class Decider:
@@ -293,7 +266,7 @@ class Decider:
     settings = ModelSettings(provider="decisions", base_url="http://localhost", model="decider")
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
-        is_even = any(output(number) in request.messages[-1].content for number in range(0, 40, 2))
+        is_even = any(output(number) in request.messages[-1].content for number in EVEN)
         reply = (Decision((0.1 if is_even else 0.9,)),)
         return ChatResponse("", input_tokens=100, output_tokens=1, decisions=reply)
 
@@ -301,45 +274,52 @@ class Decider:
         pass
 
 
-@pytest.mark.parametrize("first", ["decider", "default"])
-def test_a_model_of_another_form_confirms_failures(keyspace: Keyspace, new_worker: Workers, first: str) -> None:
-    models = {"default": MODEL, "decider": Decider.settings}
-    second = "default" if first == "decider" else "decider"
+@pytest.mark.parametrize(
+    ("first", "second", "confirms"),
+    [
+        ("default", "second", True),
+        ("default", "second", False),
+        ("decider", "default", True),
+        ("default", "decider", True),
+    ],
+)
+def test_from_a_trace_to_the_page(
+    keyspace: Keyspace, new_worker: Workers, first: str, second: str, *, confirms: bool
+) -> None:
+    """A model of another form may confirm failures, or clear them."""
+    models = {**MODELS, "decider": Decider.settings}
     rules = safety_rules(second, model=first, repeat=1.0)
-    worker = new_worker(fails(*range(0, 40, 2)), models=models, rules=rules)
+    worker = new_worker(fail_even, models=models, rules=rules)
+    worker.say(fail_even if confirms else YES, name="second")
     worker.models["decider"] = Decider()  # type: ignore[assignment]
     worker.finish(*choose(keyspace, 40, models=models, rules=rules))
     graders, judged = Graders(worker.settings, load_judges({})), verdicts(keyspace)
-    names = {each: worker.settings.models[each].judge_model for each in models}
     assert len(judged) == 120
     for verdict in judged:
         version = graders.version("safety", verdict.judge_model)
         assert (verdict.outcome, verdict.judge_version) == ("scored", version), verdict.reason
-    assert len({each.judge_version for each in judged}) == 2
     metrics = monitored(keyspace, worker)
-    labels = {"judge": "safety", "version": graders.version("safety", names[first])[:8], "judge_model": names[first]}
+    by, again = (models[name].judge_model for name in (first, second))
+    labels = {"judge": "safety", "version": graders.version("safety", by)[:8], "judge_model": by}
     series = {**labels, "service": "shop", "environment": "", "metric": "safety"}
-    assert metrics.registry.get_sample_value("tracejudge_safety_incident", series) == 1.0
-    for model in names.values():
-        pair = {**labels, "second_model": model}
-        assert metrics.registry.get_sample_value("tracejudge_judge_flip_ratio", pair) == 0.0, model
-    assert [len(labels["examples"].split()) for labels, _ in incidents_in(metrics, "_info")] == [3], "confirmed ones"
-    assert counted(keyspace, time.time() - 86_400, time.time()) == {"failed": 20, "confirmed": 20, "answered": 20}
+    assert incidents_in(metrics) == [(series, float(confirms))]
+    for model, flips in ((by, False), (again, not confirms)):
+        names = (f"tracejudge_judge_{name}" for name in ("flip_ratio", "flip_ratio_upper", "kappa"))
+        values = [metrics.registry.get_sample_value(name, {**labels, "second_model": model}) for name in names]
+        ratio, upper, kappa = (-1.0 if value is None else value for value in values)
+        assert (ratio, kappa) == pytest.approx((0.5, 0.0) if flips else (0.0, 1.0)), model
+        assert ratio < upper < ratio + 0.5, model
+    examples = [len(each["examples"].split()) for each, _ in incidents_in(metrics, "_info")]
+    assert examples == [3] * confirms, "confirmed ones"
+    confirmed = {"confirmed": 20} if confirms else {}
+    assert counted(keyspace, time.time() - 86_400, time.time()) == {"failed": 20, "answered": 20, **confirmed}
 
 
 # --- counts ---
 
 DAY_S = 1_760_000_000
+FEW: dict[str, Any] = {"per_hour": 100}
 FAILED, CLEARED = Score("safety", 0.0, passed=False), Score("safety", 1.0, passed=True)
-
-
-def count_failures(keyspace: Keyspace, given: list[Verdict], **monitor: object) -> Counter[tuple[str, ...]]:
-    """Deliver verdicts to the sums of the monitor, and return the counts of the day."""
-    for number, verdict in enumerate(given):
-        fields = {"v": 1, "j": msgspec.json.encode(verdict)}
-        keyspace.client.xadd(keyspace.keys.verdicts, fields, id=f"{int(verdict.started_at * 1000)}-{number}")
-    count_outbox(keyspace, settings_of(keyspace, monitor=Monitor(**monitor)))
-    return read_counts(keyspace.store, "safety", DAY_S - 86_400, DAY_S + 86_400)
 
 
 def test_a_second_judging_belongs_to_its_failure_across_the_edge_of_a_period(keyspace: Keyspace) -> None:
@@ -350,26 +330,25 @@ def test_a_second_judging_belongs_to_its_failure_across_the_edge_of_a_period(key
         first = FirstVerdict(f"e{number}", "lexical", at, {"safety": False}, is_drawn=False, is_failure=True)
         common: dict[str, Any] = {"outcome": "scored", "session_id": "s1"}
         made.append(make_verdict(number, scores=(FAILED,), started_at=at, **common))
-        again = {"scores": (CLEARED,), "origin": "repeat", "details": second_judging(first), "started_at": at + 200.0}
-        made.append(make_verdict(number + 10, **common | again))
-    count_failures(keyspace, sorted(made, key=lambda verdict: verdict.started_at))
-    assert counted(keyspace, DAY_S - 86_400, DAY_S + 86_400) == {"failed": 2, "answered": 2}
-
-
-def test_failures_of_a_series_beyond_the_bound_are_not_counted(keyspace: Keyspace) -> None:
-    made = [
-        make_verdict(number, service=f"s{number % 5}", outcome="scored", scores=(FAILED,), started_at=DAY_S)
-        for number in range(20)
-    ]
-    counts = count_failures(keyspace, made, max_series=3)
-    assert len(counts) > 0
+        again = {"scores": (CLEARED,), "origin": "repeat", "details": {"repeat": msgspec.to_builtins(first)}}
+        made.append(make_verdict(number + 10, **common | again, started_at=at + 200.0))
+    # Failures of a series beyond the bound are not counted.
+    for number in range(20, 40):
+        fields: dict[str, Any] = {"outcome": "scored", "scores": (FAILED,), "started_at": DAY_S}
+        made.append(make_verdict(number, service=f"s{number % 5}", **fields))
+    for number, verdict in enumerate(sorted(made, key=lambda verdict: verdict.started_at)):
+        fields = {"v": 1, "j": msgspec.json.encode(verdict)}
+        keyspace.client.xadd(keyspace.keys.verdicts, fields, id=f"{int(verdict.started_at * 1000)}-{number}")
+    count_outbox(keyspace, settings_of(keyspace, monitor=Monitor(max_series=3)))
+    counts = read_counts(keyspace.store, "safety", DAY_S - 86_400, DAY_S + 86_400)
     assert {labels[0] for labels in counts} == set(read_series(keyspace.store))
+    assert counted(keyspace, DAY_S - 86_400, DAY_S + 86_400) == {"failed": 2 + 2 * 4, "answered": 2}
 
 
 # --- rates and limits ---
 
 
-def test_upper_limits_of_rates_are_those_of_poisson() -> None:
+def test_limits_grow_with_traffic_and_series_and_upper_limits_of_rates_are_those_of_poisson() -> None:
     for failures in (0, 1, 5, 60, 700):
         expected = scipy.chi2.ppf(0.95, 2 * failures + 2) / 2 / 1000
         assert upper_rate(failures, 1000) == pytest.approx(expected, rel=0.03), failures
@@ -377,25 +356,18 @@ def test_upper_limits_of_rates_are_those_of_poisson() -> None:
     # A second judging reduces the rate of errors.
     for correlation, rate in ((1, 0.01), (0, 0.0001), (0.5, 0.005)):
         assert confirmed_error(0.01, correlation) == pytest.approx(rate, rel=0.02 if correlation == 0.5 else 1e-6)
-
-
-def test_the_limit_grows_with_traffic_and_with_the_number_of_series() -> None:
-    rates = rates_of(declared=0.01, failures=(), judgements=(), per_hour=100)
+    rates, more = (rates_of(declared=0.01, failures=(), judgements=(), **of) for of in (FEW, {**FEW, "series": 50}))
     assert rates.base == 0.01
-    more = rates_of(declared=0.01, failures=(), judgements=(), per_hour=1000, series=5)
     assert more.limit - rates.limit == pytest.approx(math.log(50))
-    assert rates_of(declared=0.001, failures=(500,), judgements=(50_000,), per_hour=100).base > 0.01
+    faster = rates_of(declared=0.01, failures=(), judgements=(), per_hour=1000)
+    assert faster.limit - rates.limit == pytest.approx(math.log(10))
+    assert rates_of(declared=0.001, failures=(500,), judgements=(50_000,), **FEW).base > 0.01
     # The judge errs half as often again since a week: the week alone tells.
-    own = rates_of(declared=0.001, failures=(788, 252), judgements=(67_200, 16_800), per_hour=100)
+    own = rates_of(declared=0.001, failures=(788, 252), judgements=(67_200, 16_800), **FEW)
     assert own.base == upper_rate(252, 16_800) == pytest.approx(0.01664, abs=1e-4)
-
-
-def test_few_judgements_raise_few_false_pages() -> None:
-    for per_hour in (0.2, 1, 3):
-        assert safety_runs.pages(1, Judge(per_hour, 0.01, 1.0), series=1, months=40) <= 1, per_hour
     # A series without a verdict has a limit that a single failure does not pass.
-    rates = rates_of(declared=0.01, failures=(), judgements=(), per_hour=0)
-    assert step(State(), 1, 1, 1, rates) is None
+    idle = rates_of(declared=0.01, failures=(), judgements=(), per_hour=0)
+    assert step(State(), 1, 1, 1, idle) is None
 
 
 def test_failures_without_a_second_judging_count_as_single_ones() -> None:
@@ -426,7 +398,8 @@ def test_one_incident_is_one_page() -> None:
     assert [place // 288 for kind, place in pages if kind == "page"] == [1, 4]
 
 
-def test_safety_pages_in_short() -> None:
+def test_safety_pages_and_hours_until_them() -> None:
+    """Of 400 and 200 months: benchmarks/claims.py."""
     for correlation in safety_runs.CORRELATIONS:
         judge = Judge(1000, 0.01, correlation)
         # At most one a month is asked for; 4 in two months are as rare as one in seven with a mean of 2.
@@ -435,21 +408,5 @@ def test_safety_pages_in_short() -> None:
         assert delays[15] <= 1.2, correlation
     quiet = sorted(safety_runs.delays(33, Judge(100, 0.003, 0.5), series=1, runs=30))
     assert quiet[15] <= 5
-
-
-@pytest.mark.endurance("200 months of each judge, a minute and a half")
-@pytest.mark.timeout(3600)
-def test_safety_pages() -> None:
-    for per_hour, most in ((100, 5), (1000, 1)):
-        for error in safety_runs.ERRORS:
-            for correlation in safety_runs.CORRELATIONS:
-                judge = Judge(per_hour, error, correlation)
-                for series in (1, 5):
-                    pages = safety_runs.pages(1, judge, series=series, months=200 // series)
-                    assert pages <= 1, (judge, series, pages)
-                delays = sorted(safety_runs.delays(2, judge, series=1, runs=400))
-                assert delays[200] <= most, (judge, delays[200])
-    # One of five series takes longer than 5 hours in the worst case, as does a CUSUM that knows both rates.
-    worst = Judge(100, 0.01, 1.0)
-    delays = sorted(safety_runs.delays(2, worst, series=5, runs=400))
-    assert delays[200] <= 1.25 * safety_runs.known_rates(3, worst, series=5), delays[200]
+    for per_hour in (0.2, 1, 3):
+        assert safety_runs.pages(1, Judge(per_hour, 0.01, 1.0), series=1, months=40) <= 1, per_hour

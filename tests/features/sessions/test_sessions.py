@@ -103,17 +103,6 @@ def test_few_bytes_are_kept_of_a_conversation_and_none_of_a_quiet_one(keyspace: 
     assert sessions.account() == {"opened": 1, "gathered": 15, "judged": 1, "updated": 1}
 
 
-def test_too_many_conversations_are_judged_early(keyspace: Keyspace) -> None:
-    sessions = Sessions(keyspace, max_session_bytes=1)
-    for name in ("a", "b"):
-        sessions.publish(name, range(2))
-    sessions.turn()
-    assert len(evaluations(keyspace)) == 2
-    assert (keyspace.client.zcard(keyspace.keys.sessions_due), keyspace.client.hlen(keyspace.keys.sessions)) == (0, 0)
-    assert sessions.account() == {"opened": 2, "gathered": 4, "judged": 2}
-    read_balanced_account(keyspace)
-
-
 def test_a_rule_samples_a_whole_conversation_or_nothing_of_it(keyspace: Keyspace) -> None:
     half = Rule(name="half", judges=COMPLETE.judges, unit="session", rate=0.5)
     sessions = Sessions(keyspace, rules=(half,))
@@ -147,9 +136,7 @@ def test_only_traces_with_a_session_match_and_rules_for_traces_go_on_beside(keys
     sampler = sampler_of(settings_of(keyspace))
     choices_of_none = {sampler.sample(trace).session_choices for trace in make_traces(range(3), session_id="s1")}
     assert choices_of_none == {()}, "sampling costs nothing without rules for sessions"
-
-
-def test_a_judge_sees_only_the_traces_that_its_rules_match(keyspace: Keyspace) -> None:
+    keyspace.next_case("a judge sees only the traces that its rules match")
     rules = (
         Rule(name="chat", judges=("user_frustration",), unit="session", where=Where(name="chat")),
         Rule(name="kept", judges=("knowledge_retention",), unit="session", egress=("default",)),
@@ -158,17 +145,13 @@ def test_a_judge_sees_only_the_traces_that_its_rules_match(keyspace: Keyspace) -
     sessions.publish("s1", (1, 2), name="chat")
     sessions.publish("s1", (3,), name="title")
     sessions.pause()
-    by_judge = {
-        evaluation.judge: [int(name, 16) - 1 for name in evaluation.session.trace_ids]
-        for _, evaluation in evaluations(keyspace)
-    }
+    by_judge = {each.judge: [int(name, 16) - 1 for name in each.session.trace_ids] for _, each in evaluations(keyspace)}
     assert by_judge == {"user_frustration": [1, 2], "knowledge_retention": [1, 2, 3]}
 
 
-def test_traces_that_come_twice_or_late_are_gathered_once_and_in_order(keyspace: Keyspace) -> None:
+def test_traces_that_come_twice_or_late_and_a_repeated_history_are_shown_once_and_in_order(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace)
-    times = {0: 3.0, 1: 1.0, 2: 2.0}
-    for number, second in times.items():
+    for number, second in {0: 3.0, 1: 1.0, 2: 2.0}.items():
         for _ in range(2):
             sessions.publish("s1", [number], started_at=1_700_000_000 + second)
     sessions.pause()
@@ -177,21 +160,37 @@ def test_traces_that_come_twice_or_late_are_gathered_once_and_in_order(keyspace:
     assert (trace.input, trace.started_at) == ("Question 0?", 1_700_000_001)
     account = read_balanced_account(keyspace)
     assert (account.sampled, account.duplicate) == (3, 3)
+    keyspace.next_case("a history that each trace repeats")
+    sessions, history = Sessions(keyspace), [Message("system", "Be kind.")]
+    for number in range(3):
+        sessions.publish("s1", [number], messages=list(history))
+        history += [Message("user", f"Question {number}?"), Message("assistant", f"Answer {number}.")]
+    sessions.pause()
+    ((trace, _),) = evaluations(keyspace)
+    lines = ["[system] Be kind.", *(f"[user] Question {n}?\n[assistant] Answer {n}." for n in range(3))]
+    assert transcript(trace) == "\n".join(lines)
 
 
-def test_of_two_passes_one_takes_effect(keyspace: Keyspace) -> None:
+def test_of_two_passes_one_takes_effect_and_none_once_the_session_is_forgotten(keyspace: Keyspace) -> None:
     first, second = Sessions(keyspace), Sessions(keyspace)
     first.publish("s1", range(3))
     first.pause()
     (member,) = keyspace.client.zrange(keyspace.keys.sessions_due, 0, -1)
     # What a worker does that had read the conversation before the other one chose, or whose reply was lost.
     (part,) = second.stage._read([member.decode()])
-    stale = part[0]._replace(stored=part[0].stored._replace(judged=0, generation=0))
+    stored = part[0].stored
     before = keyspace.everything()
-    second.stage._chooser.choose([stale])
-    grown = part[0]._replace(stored=part[0].stored._replace(total=2))
-    second.stage._chooser.choose([grown])
-    assert keyspace.everything() == before
+    for stale in (stored._replace(judged=0, generation=0), stored._replace(total=2)):
+        second.stage._chooser.choose([part[0]._replace(stored=stale)])
+        assert keyspace.everything() == before
+    keyspace.next_case("forgotten after it was read")
+    sessions = gathering(keyspace)
+    members = [raw.decode() for raw in keyspace.client.zrange(keyspace.keys.sessions_due, 0, -1)]
+    (due,) = sessions.stage._read(members)
+    forget(keyspace, 1)
+    sessions.stage._chooser.choose(due)
+    assert [trace.session_id for trace, _ in evaluations(keyspace)] == ["s2"]
+    assert_nowhere(keyspace, SECRET)
 
 
 def test_a_conversation_that_redis_forgot_is_not_judged_twice(keyspace: Keyspace) -> None:
@@ -209,32 +208,27 @@ def test_a_conversation_that_redis_forgot_is_not_judged_twice(keyspace: Keyspace
 
 
 def test_a_conversation_waits_for_a_judge_model_that_is_away_unless_there_is_no_room(keyspace: Keyspace) -> None:
-    sessions = Sessions(keyspace)
-    sessions.publish("s1", range(3))
-    sessions.pressure.set_waiting({"lexical": 1 << 40})
-    sessions.pressure.set_open_circuits({"lexical": 100.0})
-    assert sessions.pressure.bounds.shed == {"lexical"}
+    sessions, full = Sessions(keyspace), Sessions(keyspace, max_session_bytes=1)
+    for name in ("a", "b"):
+        sessions.publish(name, range(2))
+    for each in (sessions, full):
+        each.pressure.set_waiting({"lexical": 1 << 40})
+        each.pressure.set_open_circuits({"lexical": 100.0})
     sessions.pause()
-    assert (evaluations(keyspace), sessions.account()) == ([], {"opened": 1, "gathered": 3})
-    full = Sessions(keyspace, max_session_bytes=1)
-    full.pressure.set_waiting({"lexical": 1 << 40})
-    full.pressure.set_open_circuits({"lexical": 100.0})
+    assert (evaluations(keyspace), sessions.account()) == ([], {"opened": 2, "gathered": 4})
     full.turn()
-    assert (evaluations(keyspace), sessions.account()) == ([], {"opened": 1, "gathered": 3, "judged": 1})
-    assert keyspace.counted("shed:lexical") == {"shed:lexical": 1}
-    assert samples(full.metrics)["shed_total", "judge_model=lexical"] == 1
-
-
-def test_a_history_repeated_by_each_trace_is_shown_once(keyspace: Keyspace) -> None:
-    sessions = Sessions(keyspace)
-    history = [Message("system", "Be kind.")]
-    for number in range(3):
-        sessions.publish("s1", [number], messages=list(history))
-        history += [Message("user", f"Question {number}?"), Message("assistant", f"Answer {number}.")]
-    sessions.pause()
-    ((trace, _),) = evaluations(keyspace)
-    lines = ["[system] Be kind.", *(f"[user] Question {n}?\n[assistant] Answer {n}." for n in range(3))]
-    assert transcript(trace) == "\n".join(lines)
+    assert (evaluations(keyspace), sessions.account()) == ([], {"opened": 2, "gathered": 4, "judged": 2})
+    assert keyspace.counted("shed:lexical") == {"shed:lexical": 2}
+    assert samples(full.metrics)["shed_total", "judge_model=lexical"] == 2
+    keyspace.next_case("too many are judged early")
+    full = Sessions(keyspace, max_session_bytes=1)
+    for name in ("a", "b"):
+        full.publish(name, range(2))
+    full.turn()
+    assert len(evaluations(keyspace)) == 2
+    assert (keyspace.client.zcard(keyspace.keys.sessions_due), keyspace.client.hlen(keyspace.keys.sessions)) == (0, 0)
+    assert full.account() == {"opened": 2, "gathered": 4, "judged": 2}
+    read_balanced_account(keyspace)
 
 
 # --- replay ---
@@ -349,13 +343,3 @@ def test_a_trace_of_a_session_is_forgotten_wherever_it_is(keyspace: Keyspace, ta
     assert forget(keyspace, **TARGETS[target]).verdicts == 1
     assert_nowhere(keyspace, SECRET)
     assert len(keyspace.outbox("j")) == 1
-
-
-def test_a_session_that_was_read_before_it_was_forgotten_is_not_chosen(keyspace: Keyspace) -> None:
-    sessions = gathering(keyspace)
-    members = [raw.decode() for raw in keyspace.client.zrange(keyspace.keys.sessions_due, 0, -1)]
-    (due,) = sessions.stage._read(members)
-    forget(keyspace, 1)
-    sessions.stage._chooser.choose(due)
-    assert [trace.session_id for trace, _ in evaluations(keyspace)] == ["s2"]
-    assert_nowhere(keyspace, SECRET)

@@ -4,7 +4,7 @@ import contextlib
 import re
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -32,10 +32,6 @@ class Up:
 
     def program(self) -> Program:
         return Program("-m", "worker.cli", *self.options, folder=self.folder)
-
-    def child(self, of: Program, name: str) -> psutil.Process:
-        """Find a part by a word of its command."""
-        return next(each for each in psutil.Process(of.pid).children() if name in " ".join(each.cmdline()))
 
 
 @pytest.fixture
@@ -70,16 +66,13 @@ def settled(up: Up, published: int) -> None:
         assert store.call(lambda client: client.xlen(store.keys.verdicts)) == account.chosen
 
 
-PARTS = ("worker.cli worker", "worker.cli gateway", "worker.cli board")
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "parts", [("redis-server",), pytest.param(PARTS, marks=pytest.mark.slow("three more starts of all parts"))]
+    "part", ["redis-server", pytest.param("worker.cli worker", marks=pytest.mark.slow("a second variant"))]
 )
-def test_it_runs_all_parts_and_loses_nothing_when_one_is_killed(up: Up, parts: Sequence[str]) -> None:
+def test_it_runs_all_parts_and_loses_nothing_when_one_is_killed(up: Up, part: str) -> None:
     published = 0
-    for killed in (*parts, None):
+    for killed in (part, None):
         with up.program() as program:
             program.wait_for(r"Logs of the parts are in \.tracejudge")
             for address in (f"{up.board}/", f"{up.metrics}/metrics"):
@@ -95,32 +88,31 @@ def test_it_runs_all_parts_and_loses_nothing_when_one_is_killed(up: Up, parts: S
                 program.signal(signal.SIGINT)
                 assert program.wait() == 0, program.output
             else:
-                up.child(program, killed).kill()
+                children = psutil.Process(program.pid).children()
+                next(each for each in children if killed in " ".join(each.cmdline())).kill()
                 assert program.wait() == 1
                 assert "ended" in program.stderr
     text = program.stdout
-    for part in (
+    for line in (
         f"Board          http://127.0.0.1:{up.board}",
         f'tracejudge.init(service="my-service", redis_url="{up.redis_url}")',
         f"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{up.gateway}",
         "a heuristic that compares words",
         "tracejudge init",
     ):
-        assert part in text
+        assert line in text
 
 
-def test_a_port_that_is_taken_is_named_with_its_option(up: Up, tmp_path: Path) -> None:
+def test_a_taken_port_and_a_wrong_password_are_named_with_the_setting(up: Up, tmp_path: Path, redis_url: str) -> None:
+    def refused() -> str:
+        with up.program() as program:
+            assert program.wait() == 1
+            return program.stderr
+
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", up.board))
         taken.listen()
-        with up.program() as program:
-            assert program.wait() == 1
-            assert f"port {up.board} of the board is taken: choose another with --board-port" in program.stderr
+        assert f"port {up.board} of the board is taken: choose another with --board-port" in refused()
     assert [path.name for path in (tmp_path / ".tracejudge").iterdir()] == ["lock"]
-
-
-def test_a_wrong_password_is_not_asked_for(up: Up, redis_url: str) -> None:
     up.options = ("up", "--redis-url", redis_url.replace("://", "://nobody:wrong@"), *up.options[3:])
-    with up.program() as program:
-        assert program.wait() == 1
-        assert "refuses the user or the password: correct them in redis_url" in program.stderr
+    assert "refuses the user or the password: correct them in redis_url" in refused()
