@@ -14,7 +14,7 @@ import pytest
 from lookalikes import table
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
@@ -29,7 +29,6 @@ from opentelemetry.util.genai.completion_hook import CompletionHook, load_comple
 from sdk_rig import Host, StartedSdk
 from support.processes import PATIENCE_S, wait_until
 
-import tracejudge
 from tracejudge.log import Once
 from tracejudge.otel import TraceJudgeCompletionHook, TraceJudgeExporter
 from tracejudge.otel.span_buffer import Loss
@@ -102,15 +101,6 @@ def test_a_request_arrives_by_itself(sdk: StartedSdk, exporters: Exporters) -> N
         wait_until(lambda: len(exporter._spans._open) <= 3)
     assert exporter.force_flush()
     assert len(sdk.traces()) == 7
-
-
-def test_a_batch_processor_hands_everything_over_when_the_provider_ends(sdk: StartedSdk) -> None:
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(TraceJudgeExporter()))
-    ids = [ask(provider.get_tracer("shop")) for _ in range(20)]
-    provider.shutdown()
-    assert tracejudge.flush(60)
-    assert ids_of(sdk) == ids
 
 
 def test_a_flush_does_not_wait_for_late_spans_and_leaves_open_traces_open(
