@@ -14,17 +14,7 @@ from lookalikes import table
 from msgspec import structs
 from sdk_rig import SETTINGS
 
-from tracejudge.delivery.buffer import (
-    MAX_ITEMS,
-    Batch,
-    Buffer,
-    Entry,
-    Item,
-    Kind,
-    Reason,
-    copy_collections,
-    weigh,
-)
+from tracejudge.delivery.buffer import MAX_ITEMS, Batch, Buffer, Entry, Item, Kind, Reason, copy_collections, weigh
 from tracejudge.delivery.encoding import MAX_ENTRY_BYTES, ItemEncoder
 from tracejudge.model import Document, Message
 from tracejudge.settings import Drop
