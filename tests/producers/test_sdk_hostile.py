@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import enum
 import itertools
-import os
 import signal
 import threading
 import time
@@ -353,26 +352,18 @@ def test_flush_shutdown_and_publish_before_init_take_anything(start: Callable[..
 
 
 def test_ctrl_c_and_what_a_signal_handler_raises_pass(sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(act: Callable[[], object]) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(api, "copy_collections", lambda _: act())
-            tracejudge.publish(output="a")
-        raise AssertionError("the signal must have come")
-
-    class Handler:
-        def __call__(self, *_: object) -> NoReturn:
-            raise SystemExit(5)
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(lambda: signal.raise_signal(signal.SIGINT))
-    for handler in (raising(SystemExit(5)), Handler()):
-        former = signal.signal(signal.SIGUSR1, handler)
+    for number, handler, expected in (
+        (signal.SIGINT, signal.default_int_handler, KeyboardInterrupt),
+        (signal.SIGUSR1, raising(SystemExit(5)), SystemExit),
+        (signal.SIGUSR1, type("Handler", (), {"__call__": raising(SystemExit(5))})(), SystemExit),
+    ):
+        former = signal.signal(number, handler)
         try:
-            with pytest.raises(SystemExit) as ended:
-                interrupted(lambda: os.kill(os.getpid(), signal.SIGUSR1))
+            with monkeypatch.context() as patch, pytest.raises(expected):  # noqa: PT012 - the signal comes within
+                patch.setattr(api, "copy_collections", lambda _, number=number: signal.raise_signal(number))
+                tracejudge.publish(output="a")
         finally:
-            signal.signal(signal.SIGUSR1, former)
-        assert ended.value.code == 5
+            signal.signal(number, former)
     tracejudge.publish(output="b")
     assert tracejudge.flush(60)
     assert sdk.outputs() == ["b"]
@@ -459,11 +450,8 @@ def test_an_enormous_id_or_name_is_cut_before_it_is_held(sdk: StartedSdk) -> Non
 def test_an_iterator_that_fails_costs_its_field_only(
     sdk: StartedSdk, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def failing() -> Iterator[str]:
-        yield "b"
-        raise ValueError("SECRET")
-
-    tracejudge.publish(output="a", context=failing())
+    failing = (text if text == "b" else raising(ValueError("SECRET"))() for text in "bc")
+    tracejudge.publish(output="a", context=failing)
     tracejudge.publish({"output": "a", 5: (text for text in ("b", "c"))})
     first, second = sdk.flushed()
     assert (first["output"], second["output"], second["tags"]) == ("a", "a", {"5": '["b","c"]'})
@@ -471,15 +459,14 @@ def test_an_iterator_that_fails_costs_its_field_only(
 
 
 def test_no_code_runs_where_an_exception_is_copied() -> None:
-    calls = []
+    calls: list[object] = []
 
-    def called(*_: object) -> None:
-        calls.append(True)
+    def called(*arguments: object) -> None:
+        calls.append(arguments)
 
     metaclass = type("Metaclass", (type,), {"__module__": property(called)})
-    members: dict[str, Any] = {"args": property(called), "__del__": called}
     kinds: list[Any] = [metaclass("Named", (ValueError,), {})]
-    kinds += [type("With", (ValueError,), {name: member}) for name, member in members.items()]
+    kinds += [type("With", (ValueError,), {"args": property(called)}), type("With", (ValueError,), {"__del__": called})]
     errors = [kind("a") for kind in kinds]
     copies = [without_traceback(error) for error in errors]
     assert [copy if type(copy) is str else type(copy) for copy in copies] == [*kinds[:2], "With"]

@@ -222,35 +222,24 @@ while True:  # in short pieces: Python sleeps over a signal that comes just befo
 """
 
 
-def terminated(host: Host, *, handler: str = "", **variables: str) -> tuple[str, int]:
-    """Run until the flush, then send SIGTERM; give what it printed and its return code."""
-    text = BEGIN + handler + UNTIL_TERM.format(patience=0.5 if variables else 20)
-    if variables:
-        text = text.replace("exit_timeout_s=60", "exit_timeout_s=0.5")
+@pytest.mark.parametrize("is_away", [False, True], ids=["redis", "no redis"])
+@pytest.mark.parametrize("handler", ["", EXITING], ids=["default", "exit"])
+def test_sigterm_ends_a_host_and_what_flush_confirmed_is_there(host: Host, handler: str, *, is_away: bool) -> None:
+    begin = BEGIN.replace("exit_timeout_s=60", "exit_timeout_s=0.5") if is_away else BEGIN
+    variables = {"TRACEJUDGE_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"} if is_away else {}
+    text = begin + handler + UNTIL_TERM.format(patience=0.5 if is_away else 20)
     with host.begin(text, **variables) as program:
         assert program.stdout is not None
         try:
-            printed = program.stdout.readline().strip()
-            assert program.stdout.readline() == "ready\n"
+            assert [program.stdout.readline(), program.stdout.readline()] == [f"{not is_away}\n", "ready\n"]
             program.send_signal(signal.SIGTERM)
-            return printed, program.wait(timeout=60)
+            assert program.wait(timeout=60) == (3 if handler else -signal.SIGTERM)
         finally:
             program.kill()
-
-
-def test_sigterm_ends_a_host_and_what_flush_confirmed_is_there(host: Host) -> None:
-    assert terminated(host) == ("True", -signal.SIGTERM)
-    assert [output for output in host.left().outputs if output != "last"] == numbers(1_000)
-    host.prefix += "-exiting"
-    assert terminated(host, handler=EXITING) == ("True", 3)
-    host.assert_left(numbers(1_000, "last"))
-
-
-@pytest.mark.parametrize("handler", ["", EXITING], ids=["default", "exit"])
-def test_sigterm_ends_a_host_whose_redis_is_away(host: Host, handler: str) -> None:
-    url = f"redis://127.0.0.1:{free_port()}/0"
-    code = 3 if handler else -signal.SIGTERM
-    assert terminated(host, handler=handler, TRACEJUDGE_REDIS_URL=url) == ("False", code)
+    if handler and not is_away:
+        host.assert_left(numbers(1_000, "last"))
+    elif not is_away:
+        assert [output for output in host.left().outputs if output != "last"] == numbers(1_000)
 
 
 def test_signals_of_the_host_stay_its_own(host: Host) -> None:

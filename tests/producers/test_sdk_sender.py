@@ -182,8 +182,11 @@ def test_every_item_goes_once_and_in_order_and_the_report_behind_it_says_so(step
 
 def test_a_batch_holds_at_most_500_entries_and_about_2_mib(bench: Bench) -> None:
     bench.put_many(501)
-    bench.steps(2)
-    assert bench.sizes() == [500, 1]
+    bench.flushes.request(501)
+    bench.steps()
+    assert (bench.flushes.pending, bench.reports()) == (True, []), "one item is not there yet"
+    bench.steps()
+    assert (bench.flushes.pending, bench.sizes()) == (False, [500, 2]), "with the report"
     bench.put("a", "b", "c", size_bytes=1_200_000)
     bench.buffer.put(Item(Kind.FEEDBACK, {"trace_id": "1", "score": 1}, 1))
     bench.steps(2)
