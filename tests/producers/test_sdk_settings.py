@@ -1,8 +1,6 @@
 """Arguments of `init`, variables and URLs: what holds, and what is refused with which fix."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -109,15 +107,6 @@ def test_a_url_of_several_servers_names_them_and_what_all_of_them_need() -> None
         read = sentinel_url(url.secret) or cluster_url(url.secret)
         assert (read and [type(read).__name__, *json.loads(json.dumps(read))]) == expected, text
         assert url.is_cluster == (type(read) is ClusterUrl), text
-
-
-def test_a_url_of_several_servers_imports_no_driver_at_init() -> None:
-    program = (
-        "import sys, tracejudge.settings, tracejudge.redis_url as u;"
-        "u.parse_redis_url('redis+sentinel://h1,h2/m'); u.parse_redis_url('redis+cluster://h1,h2');"
-        "print([name for name in sys.modules if name.startswith('redis')])"
-    )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"[]\n"
 
 
 def test_names_of_hosts_sentinels_and_nodes_are_checked_whatever_the_driver_s_default() -> None:

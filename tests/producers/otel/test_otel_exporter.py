@@ -2,8 +2,6 @@
 
 import itertools
 import logging
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
@@ -370,8 +368,3 @@ def test_a_forked_child_begins_with_nothing_and_greenlets_go_on_while_the_export
     assert host.run(PROGRAM + FORKING, **QUIET).splitlines() == ["child 0 1", "parent 0 1"]
     host.run("from gevent import monkey; monkey.patch_all()" + PROGRAM + GREENLETS, **QUIET)
     assert len(host.left().traces) == 20
-
-
-def test_the_dialects_need_no_opentelemetry() -> None:
-    program = "import sys, tracejudge.dialects; print('opentelemetry' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"False\n"
