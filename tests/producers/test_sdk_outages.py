@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -123,11 +124,8 @@ def test_a_timeout_may_be_endless_or_nothing(start: Start) -> None:
 
 @pytest.mark.swallows
 def test_a_thread_that_cannot_start_is_tried_again(sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with monkeypatch.context() as broken:
-        broken.setattr(threading.Thread, "start", fail)
+        broken.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
         tracejudge.publish(output="a")
         assert not tracejudge.flush(timeout=0)
     tracejudge.publish(output="b")
@@ -204,22 +202,17 @@ def test_a_connection_that_was_idle_for_long_is_not_trusted_and_all_keep_themsel
     sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A load balancer forgets it without a word: whoever sends then waits for a reply that never comes."""
-
-    def connection() -> socket.socket:
-        stream: Any = sdk.client._delivery._sender._stream  # the only way to the socket
-        return stream._lanes[0]._connection._sock
-
     names = []
-    for idle_s in (0.0, 60.0):
+    for number, idle_s in enumerate((0.0, 0.0, 60.0, 60.0)):
         monkeypatch.setattr(redis_stream, "_IDLE_S", idle_s)
-        for number in range(2):
-            publish_many(1, number)
-            assert tracejudge.flush(60)
-            names.append(connection().getsockname())
-    assert names[0] != names[1]
-    assert names[2] == names[3]
-    assert connection().getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-    assert connection().getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        publish_many(1, number)
+        assert tracejudge.flush(60)
+        stream: Any = sdk.client._delivery._sender._stream  # the only way to the socket
+        connection: socket.socket = stream._lanes[0]._connection._sock
+        names.append(connection.getsockname())
+    assert (names[0] != names[1], names[2] == names[3]) == (True, True)
+    assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
 
 
 def test_a_server_that_never_answers_blocks_nobody_and_is_left_in_time(
@@ -256,31 +249,22 @@ def test_drops_of_a_full_buffer_are_reported_when_redis_is_back(start: Start, ow
         assert sdk.producer()["sent"] == "10"
 
 
-class StallingStream:
-    """The real stream, which stands still after a few batches until it may go on."""
-
-    def __init__(self, stream: RedisStream, go_on: threading.Event) -> None:
-        self._stream, self._go_on = stream, go_on
-        self.stands = threading.Event()
-        self.partitions, self.disconnect = stream.partitions, stream.disconnect
-
-    def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
-        if batch.number > 3:
-            self.stands.set()
-            self._go_on.wait(60)
-        self._stream.append(batch, meanwhile)
-
-
 def test_what_shutdown_has_no_time_for_is_reported_as_abandoned(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    sdk, given_up = start(), threading.Event()
-    delivery = sdk.client._delivery
-    stream = StallingStream(delivery._sender._open_stream(), given_up)
+    sdk, given_up, stalls = start(), threading.Event(), threading.Event()
+    append, buffer = RedisStream.append, sdk.client._delivery.buffer
+    abandon = buffer.abandon_queued
+
+    def stall(stream: RedisStream, batch: Batch, meanwhile: Callable[[], None]) -> None:
+        if batch.number > 3:
+            stalls.set()
+            given_up.wait(60)
+        append(stream, batch, meanwhile)
+
+    monkeypatch.setattr(RedisStream, "append", stall)
     monkeypatch.setattr("tracejudge.delivery.delivery._DELIVERY_SHARE", 0.01)  # so that the rest has nearly a minute
-    monkeypatch.setattr(delivery._sender, "_open_stream", lambda: stream)
-    abandon = delivery.buffer.abandon_queued
-    monkeypatch.setattr(delivery.buffer, "abandon_queued", lambda: (abandon(), given_up.set()))
+    monkeypatch.setattr(buffer, "abandon_queued", lambda: (abandon(), given_up.set()))
     publish_many(6_000)
-    assert stream.stands.wait(60)
+    assert stalls.wait(60)
     tracejudge.shutdown(timeout=60)
     stored = len(sdk.traces())
     assert 0 < stored < 6_000

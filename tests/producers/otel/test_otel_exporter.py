@@ -4,6 +4,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.metadata import entry_points
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
-    Status,
-    StatusCode,
     TraceFlags,
     Tracer,
     set_span_in_context,
@@ -131,25 +130,20 @@ def test_a_flush_does_not_wait_for_late_spans_and_leaves_open_traces_open(
 def test_losses_that_two_threads_would_say_are_said_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Interrupted:
-        """Lets another thread report where the first notes for the first time what it says."""
+    noted: list[int] = [0]
 
-        noted = 0
-
-        def __get__(self, *_: object) -> int:
-            return self.noted
-
-        def __set__(self, _: object, count: int) -> None:
-            if count and other.ident is None:
-                other.start()
-                other.join(0.2)  # it has to wait for the lock
-            self.noted = count
+    def note(_: object, count: int) -> None:
+        """Let another thread report where the first notes for the first time what it says."""
+        if count and other.ident is None:
+            other.start()
+            other.join(0.2)  # it has to wait for the lock
+        noted.append(count)
 
     exporter = TraceJudgeExporter()
     exporter._minute = Once(itertools.count(step=3600).__next__)  # else the second would not be said so soon
     exporter._lose(Loss.LATE)
     del exporter._reported
-    monkeypatch.setattr(TraceJudgeExporter, "_reported", Interrupted(), raising=False)
+    monkeypatch.setattr(TraceJudgeExporter, "_reported", property(lambda _: noted[-1], note), raising=False)
     other = threading.Thread(target=exporter._report)
     with caplog.at_level(logging.WARNING, "tracejudge"):
         exporter._report()
@@ -166,10 +160,8 @@ def test_roots_and_errors_are_those_of_the_spans(sdk: StartedSdk, exporters: Exp
     assert (sdk.traces(), losses(exporter)) == ([], {"no_model_call": 1}), "a request without a model is forgotten"
     caller = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
     ask(tracer, set_span_in_context(NonRecordingSpan(caller)))
-    call = tracer.start_span("chat small", attributes={"gen_ai.operation.name": "chat"})
-    call.record_exception(TimeoutError("took too long"))
-    call.set_status(Status(StatusCode.ERROR))
-    call.end()
+    with suppress(TimeoutError), tracer.start_as_current_span("chat", attributes={"gen_ai.operation.name": "chat"}):
+        raise TimeoutError("took too long")
     assert exporter.force_flush()
     remote, failed = sdk.traces()
     assert (remote["trace_id"], remote["spans"][0]["parent_id"]) == (f"{0xA1:032x}", f"{0xB2:016x}")
