@@ -4,7 +4,6 @@ import logging
 import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -198,22 +197,13 @@ class Partitions:
     def counts(self, name: str, producer: str | None = None) -> list[int]:
         """Read a count of a producer, this one unless named, from each partition."""
         producer = producer or client().producer
-        stored = [space.client.hget(space.keys.producer(producer), name) for space in self.each]
-        return [int(value or 0) for value in stored]
+        return [int(space.client.hget(space.keys.producer(producer), name) or 0) for space in self.each]
 
     def account(self) -> Account:
         """Read everything as a worker does, and return the account of all partitions."""
         for space in self.each:
             IngestHarness(space).process()
         return sum_accounts([read_account(space.store) for space in self.each])
-
-    def assert_all_arrived(self, published: int) -> None:
-        """Each trace is there once or counts as lost by its partition: Redis had confirmed it before a failover."""
-        assert [output for output, times in Counter(self.outputs()).items() if times > 1] == []
-        sent, lost = self.counts("sent"), self.counts("lost")
-        arrived = [len(self.entries(number)) for number in range(COUNT)]
-        assert [each - gone for each, gone in zip(sent, lost, strict=True)] == arrived
-        assert sum(sent) == published
 
 
 def client() -> api.Client:
@@ -311,7 +301,9 @@ def test_traces_wait_with_one_warning_until_a_worker_has_written_the_number(
     assert [text for text in caplog.messages if "resumed" not in text] == [warning]
 
 
-def test_what_a_partition_has_lost_counts_there(cluster: Cluster, prefix: str, partitions: Partitions) -> None:
+def test_what_a_partition_has_lost_counts_there_but_not_what_was_confirmed_in_part(
+    cluster: Cluster, prefix: str, partitions: Partitions
+) -> None:
     begin(cluster, prefix)
     publish_everywhere(2)
     assert tracejudge.flush(60)
@@ -319,17 +311,11 @@ def test_what_a_partition_has_lost_counts_there(cluster: Cluster, prefix: str, p
     space.client.delete(space.keys.traces, space.keys.producer(client().producer))
     publish_everywhere(1, "later")
     assert tracejudge.flush(60)
-    assert partitions.counts("sent") == [3] * COUNT
-    assert partitions.counts("lost") == [0, 2, *[0] * (COUNT - 2)]
-
-
-def test_a_batch_that_was_confirmed_in_part_is_sent_again_and_nothing_counts_as_lost(
-    cluster: Cluster, prefix: str, partitions: Partitions
-) -> None:
-    begin(cluster, prefix)
+    assert (partitions.counts("sent"), partitions.counts("lost")) == ([3] * COUNT, [0, 2, *[0] * (COUNT - 2)])
     stream = transport.RedisStream(client().settings, "p1")
     entries = tuple(Entry(Kind.TRACE, b"{}", number) for number in range(COUNT))
     first, last = partitions.each[0], partitions.each[-1]
+    last.client.delete(last.keys.traces)
     last.client.set(last.keys.traces, "text")
     with pytest.raises(DeliveryError, match="WRONGTYPE"):
         stream.append(Batch(1, entries, COUNT, 1, COUNT, 0), lambda: None)
@@ -341,7 +327,7 @@ def test_a_batch_that_was_confirmed_in_part_is_sent_again_and_nothing_counts_as_
         stream.append(Batch(number, entries, COUNT, 1, COUNT, 0), lambda: None)
     stream.disconnect()
     assert (partitions.counts("sent", "p1"), partitions.counts("lost", "p1")) == ([2] * COUNT, [0] * COUNT)
-    assert [space.client.xlen(space.keys.traces) for space in partitions.each] == [2] * COUNT
+    assert [each.client.xlen(each.keys.traces) for each in (first, last)] == [2] * 2
 
 
 KILLED = """
@@ -426,9 +412,8 @@ def test_a_slot_that_moves_loses_and_doubles_nothing(own_cluster: Cluster, own: 
         assert not tracejudge.flush(2)
         assert own.counts("sent")[3] == len(own.entries(3)) == 2, "refused as a whole"
     assert tracejudge.flush(60)
-    assert len(own.outputs()) == 5 * COUNT
-    own.assert_all_arrived(5 * COUNT)
-    assert own.counts("lost") == [0] * COUNT
+    assert len(set(own.outputs())) == len(own.outputs()) == 5 * COUNT
+    assert (own.counts("sent"), own.counts("lost")) == ([5] * COUNT, [0] * COUNT)
 
 
 @pytest.mark.faults
