@@ -196,9 +196,13 @@ def test_methods_are_observed_without_their_object(sdk: StartedSdk) -> None:
         assert the_trace(sdk) == {**BASE, "name": name, "input": "q", "output": output}
 
 
-def test_a_decorated_function_stays_what_it_was_and_passes_all_through_without_init() -> None:
-    async def coroutine(question: str) -> None:
+def test_a_decorated_function_stays_what_it_was_and_without_init_no_argument_is_looked_at() -> None:
+    looked_at: list[object] = []
+    observe = tracejudge.observe(input=looked_at.append, output=looked_at.append)
+
+    async def coroutine(question: str) -> str:
         """Return a text."""
+        return question
 
     def pieces(text: str) -> Iterator[str]:
         yield from text
@@ -211,29 +215,19 @@ def test_a_decorated_function_stays_what_it_was_and_passes_all_through_without_i
         return [piece async for piece in stream]
 
     kinds = (inspect.isfunction, inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    for function, is_kind in zip((two, coroutine, pieces, async_pieces), kinds, strict=True):
-        decorated: Any = tracejudge.observe(function)
+    for function, is_kind in zip((upper, coroutine, pieces, async_pieces), kinds, strict=True):
+        decorated: Any = observe(function)
         assert is_kind(decorated)
         assert inspect.unwrap(decorated) is function
         assert (decorated.__name__, decorated.__doc__) == (function.__name__, function.__doc__)
         assert inspect.signature(decorated) == inspect.signature(function)
-    stream, async_stream = tracejudge.observe(pieces)("abc"), tracejudge.observe(async_pieces)("abc")
+    stream, async_stream, thrown = observe(pieces)("abc"), observe(async_pieces)("abc"), observe(pieces)("abc")
     assert (inspect.isgenerator(stream), inspect.isasyncgen(async_stream)) == (True, True)
     assert list(stream) == asyncio.run(collect(async_stream)) == ["a", "b", "c"]
-    thrown: Any = tracejudge.observe(pieces)("abc")
     next(thrown)
     with pytest.raises(KeyError):
-        thrown.throw(KeyError())
-
-
-def test_without_init_nothing_is_recorded_and_no_argument_looked_at() -> None:
-    looked_at: list[object] = []
-    observe = tracejudge.observe(input=looked_at.append, output=looked_at.append)
-
-    async def later(question: str) -> str:
-        return question
-
-    assert (observe(upper)("a"), asyncio.run(observe(later)("a")), looked_at) == ("A", "a", [])
+        thrown.throw(KeyError())  # type: ignore[attr-defined]
+    assert (observe(upper)("a"), asyncio.run(observe(coroutine)("a")), looked_at) == ("A", "a", [])
     with tracejudge.trace(name="answer", trace_id="a" * 32) as identifier, tracejudge.trace() as drawn:
         identifier.output = drawn.output = "Here."
         identifier.set(nonsense=1)
@@ -370,8 +364,7 @@ def test_a_block_is_published_once_however_often_it_is_entered_and_a_span_ends_o
         t.output = "Too late."
     assert the_trace(sdk) == {**BASE, "name": "answer", "output": "Here."}
     with tracejudge.trace(name="answer"):
-        inner = tracejudge.trace(name="inner")
-        with inner:
+        with tracejudge.trace(name="inner") as inner:
             pass
         with suppress(ValueError), inner:
             raise ValueError
@@ -496,10 +489,10 @@ def test_a_task_that_outlives_its_trace_is_an_unfinished_span_and_then_on_its_ow
 
 def test_blocks_left_in_another_order_or_context_keep_no_context(sdk: StartedSdk) -> None:
     first, second = tracejudge.trace(name="first"), tracejudge.trace(name="second")
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    second.__exit__(None, None, None)
+    for block in (first, second):
+        block.__enter__()
+    for block in (first, second):
+        block.__exit__(None, None, None)
     work("after")
     first_trace, other = published(sdk)
     assert [(span["name"], span["status"]) for span in first_trace["spans"]] == [("second", "unfinished")]
@@ -518,8 +511,7 @@ def test_blocks_left_in_another_order_or_context_keep_no_context(sdk: StartedSdk
     assert recording._current.get() is block._step  # what a context keeps has no other sign than memory
     with tracejudge.trace(name="next") as t:
         assert (t._step._outer, t._step.parent) == (None, None)
-    assert recording._current.get() is None
-    assert len(published(sdk)) == 4
+    assert (recording._current.get(), len(published(sdk))) == (None, 4)
 
 
 def test_a_fork_within_a_trace_publishes_it_once(sdk: StartedSdk) -> None:
