@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import harness
+from harness import BASE_URL, MODEL, QUESTION, SESSION, SYSTEM, USER
 
 
 def ag2() -> None:
@@ -16,10 +17,9 @@ def ag2() -> None:
     from ag2.middleware import TelemetryMiddleware
 
     async def talk(questions: list[str], *, stream: bool = False, **options: Any) -> None:
-        """Ask an agent of these options; the later questions follow on the first answer."""
-        config = OpenAIConfig(harness.MODEL, "none", harness.BASE_URL, streaming=stream, max_retries=0)
-        telemetry = TelemetryMiddleware(agent_name="support", model_name=harness.MODEL, span_attributes=harness.IDS)
-        asked: Any = Agent("support", harness.SYSTEM, config=config, middleware=[telemetry], **options)
+        config = OpenAIConfig(MODEL, "none", BASE_URL, streaming=stream, max_retries=0)
+        telemetry = TelemetryMiddleware(agent_name="support", model_name=MODEL, span_attributes=harness.IDS)
+        asked: Any = Agent("support", SYSTEM, config=config, middleware=[telemetry], **options)
         for question in questions:
             asked = await asked.ask(question)
 
@@ -36,16 +36,16 @@ def agno() -> None:
     AgnoInstrumentor().instrument(tracer_provider=harness.provider)
 
     def ask(question: str, *, stream: bool = False, **options: Any) -> None:
-        model = OpenAIChat(id=harness.MODEL, base_url=harness.BASE_URL, api_key="none", max_retries=0)
-        agent = Agent(name="support", model=model, system_message=harness.SYSTEM, telemetry=False, **options)
-        done = agent.run(question, session_id=harness.SESSION, user_id=harness.USER, stream=stream)
+        model = OpenAIChat(id=MODEL, base_url=BASE_URL, api_key="none", max_retries=0)
+        agent = Agent(name="support", model=model, system_message=SYSTEM, telemetry=False, **options)
+        done = agent.run(question, session_id=SESSION, user_id=USER, stream=stream)
         for _ in done if stream else ():
             pass
 
     def two_turns() -> None:
         database = InMemoryDb()
         for _ in range(2):
-            ask(harness.QUESTION, db=database, add_history_to_context=True)
+            ask(QUESTION, db=database, add_history_to_context=True)
 
     harness.run(harness.asked(ask, two_turns=two_turns, tools=harness.same, typed={"output_schema": harness.stay()}))
 
@@ -63,17 +63,16 @@ def autogen() -> None:
     abilities = {"vision": False, "function_calling": True, "json_output": True, "structured_output": True}
 
     async def talk(questions: list[str], *, stream: bool = False, **options: Any) -> None:
-        """Ask an agent of these options, each question within the span of a request."""
         model = OpenAIChatCompletionClient(
-            model=harness.MODEL,
-            base_url=harness.BASE_URL,
+            model=MODEL,
+            base_url=BASE_URL,
             api_key="none",
             max_retries=0,
             include_name_in_message=False,
             model_info={**abilities, "family": ModelFamily.UNKNOWN},
         )
         options |= {"reflect_on_tool_use": True} if "tools" in options else {}
-        agent = AssistantAgent("support", model, system_message=harness.SYSTEM, model_client_stream=stream, **options)
+        agent = AssistantAgent("support", model, system_message=SYSTEM, model_client_stream=stream, **options)
         for question in questions:
             with harness.request():
                 if stream:
@@ -101,12 +100,11 @@ def crewai() -> None:
 
     def agent(*tools: Any, stream: bool = False) -> Agent:
         """Make an agent, whose system prompt CrewAI writes."""
-        model = LLM(model=f"openai/{harness.MODEL}", base_url=harness.BASE_URL, api_key="none", stream=stream)
-        role: dict[str, Any] = {"role": "support", "goal": "Help customers.", "backstory": harness.SYSTEM}
+        model = LLM(model=f"openai/{MODEL}", base_url=BASE_URL, api_key="none", stream=stream)
+        role: dict[str, Any] = {"role": "support", "goal": "Help customers.", "backstory": SYSTEM}
         return Agent(**role, llm=model, tools=list(tools), max_retry_limit=0)
 
     def ask(question: str, *, tools: Any = (), stream: bool = False, **options: Any) -> None:
-        """Run a task by a crew of one agent within a request."""
         who = agent(*tools, stream=stream)
         task = Task(description="{question}", expected_output="An answer.", agent=who, **options)
         with harness.request():
@@ -134,10 +132,9 @@ def google_adk() -> None:
     from google.genai import types
 
     async def talk(questions: list[str], *, stream: bool = False, **options: Any) -> None:
-        """Ask an agent of these options, each question within the span of a request."""
-        agent = LlmAgent(name="support", model=Gemini(model=harness.MODEL), instruction=harness.SYSTEM, **options)
+        agent = LlmAgent(name="support", model=Gemini(model=MODEL), instruction=SYSTEM, **options)
         runner = InMemoryRunner(agent, app_name="shop")
-        who = {"user_id": harness.USER, "session_id": harness.SESSION}
+        who = {"user_id": USER, "session_id": SESSION}
         await runner.session_service.create_session(app_name="shop", **who)
         mode = RunConfig(streaming_mode=StreamingMode.SSE if stream else StreamingMode.NONE)
         for question in questions:
@@ -158,24 +155,23 @@ def openai_agents() -> None:
     loop = asyncio.new_event_loop()
 
     def agent(**options: Any) -> Agent:
-        return Agent(name="support", instructions=harness.SYSTEM, model=harness.MODEL, **options)
+        return Agent(name="support", instructions=SYSTEM, model=MODEL, **options)
 
     def ask(question: Any, **options: Any) -> Any:
-        """Run an agent of these options within a request."""
         with harness.request():
             return loop.run_until_complete(Runner.run(agent(**options), question))
 
     def stream() -> None:
         async def consume() -> None:
             with harness.request():
-                async for _ in Runner.run_streamed(agent(), harness.QUESTION).stream_events():
+                async for _ in Runner.run_streamed(agent(), QUESTION).stream_events():
                     pass
 
         loop.run_until_complete(consume())
 
     def two_turns() -> None:
-        first = ask(harness.QUESTION)
-        ask([*first.to_input_list(), {"role": "user", "content": harness.QUESTION}])
+        first = ask(QUESTION)
+        ask([*first.to_input_list(), {"role": "user", "content": QUESTION}])
 
     typed = {"output_type": harness.stay()}
     harness.run(harness.asked(ask, stream=stream, two_turns=two_turns, tools=function_tool, typed=typed))
@@ -188,22 +184,21 @@ def pydantic_ai() -> None:
     from pydantic_ai.providers.openai import OpenAIProvider
 
     Agent.instrument_all()
-    model = OpenAIChatModel(harness.MODEL, provider=OpenAIProvider(base_url=harness.BASE_URL, api_key="none"))
-    who: Any = {"conversation_id": harness.SESSION, "metadata": {"user_id": harness.USER}}
+    model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=BASE_URL, api_key="none"))
+    who: Any = {"conversation_id": SESSION, "metadata": {"user_id": USER}}
 
     def agent(**options: Any) -> Agent[None, Any]:
-        return Agent(model, instructions=harness.SYSTEM, name="support", **options)
+        return Agent(model, instructions=SYSTEM, name="support", **options)
 
     def ask(question: str, messages: Any = None, **options: Any) -> Any:
-        """Run an agent of these options."""
         return agent(**options).run_sync(question, message_history=messages, **who)
 
     def stream() -> None:
-        for _ in agent().run_stream_sync(harness.QUESTION, **who).stream_text():
+        for _ in agent().run_stream_sync(QUESTION, **who).stream_text():
             pass
 
     def two_turns() -> None:
-        ask(harness.QUESTION, ask(harness.QUESTION).all_messages())
+        ask(QUESTION, ask(QUESTION).all_messages())
 
     harness.run(
         harness.asked(
@@ -239,13 +234,12 @@ def semantic_kernel() -> None:
             setattr(self, tool.__name__, kernel_function(tool))
 
     async def talk(questions: list[str], *, tools: Any = (), stream: bool = False, typed: bool = False) -> None:
-        """Ask an agent, each question within the span of a request."""
-        client = AsyncOpenAI(base_url=harness.BASE_URL, api_key="none", max_retries=0)
+        client = AsyncOpenAI(base_url=BASE_URL, api_key="none", max_retries=0)
         settings = OpenAIChatPromptExecutionSettings(response_format=harness.stay()) if typed else None
         agent = ChatCompletionAgent(
-            service=OpenAIChatCompletion(ai_model_id=harness.MODEL, async_client=client),
+            service=OpenAIChatCompletion(ai_model_id=MODEL, async_client=client),
             name="support",
-            instructions=harness.SYSTEM,
+            instructions=SYSTEM,
             plugins=[*map(Plugin, tools)],
             arguments=KernelArguments(settings) if settings else None,
         )
@@ -267,15 +261,13 @@ def strands() -> None:
     from strands import Agent, tool
     from strands.models.openai import OpenAIModel
 
-    model = OpenAIModel(
-        client_args={"base_url": harness.BASE_URL, "api_key": "none", "max_retries": 0}, model_id="small"
-    )
+    model = OpenAIModel(client_args={"base_url": BASE_URL, "api_key": "none", "max_retries": 0}, model_id="small")
 
     def agent(tools: Any = (), messages: Any = ()) -> Agent:
         return Agent(
             model=model,
             name="support",
-            system_prompt=harness.SYSTEM,
+            system_prompt=SYSTEM,
             messages=list(messages),
             tools=[*map(tool, tools)],
             trace_attributes=harness.IDS,
@@ -284,15 +276,15 @@ def strands() -> None:
 
     def stream() -> None:
         async def consume() -> None:
-            async for _ in agent().stream_async(harness.QUESTION):
+            async for _ in agent().stream_async(QUESTION):
                 pass
 
         asyncio.run(consume())
 
     def two_turns() -> None:
-        ask(harness.QUESTION)
+        ask(QUESTION)
         turns = [{"role": one["role"], "content": [{"text": one["content"]}]} for one in harness.TURNS]
-        agent(messages=turns)(harness.QUESTION)
+        agent(messages=turns)(QUESTION)
 
     def ask(question: str, tools: Any = (), **options: Any) -> None:
         agent(tools)(question, **options)
@@ -307,9 +299,7 @@ def smolagents() -> None:
     from smolagents import OpenAIServerModel, Tool, ToolCallingAgent, tool
 
     SmolagentsInstrumentor().instrument(tracer_provider=harness.provider)
-    model = OpenAIServerModel(
-        harness.MODEL, api_base=harness.BASE_URL, api_key="none", client_kwargs={"max_retries": 0}
-    )
+    model = OpenAIServerModel(MODEL, api_base=BASE_URL, api_key="none", client_kwargs={"max_retries": 0})
 
     @tool
     def track(number: int) -> str:
@@ -330,7 +320,7 @@ def smolagents() -> None:
         return harness.kb_search(query)
 
     def agent(tools: Sequence[Tool] = (), *, stream: bool = False) -> ToolCallingAgent:
-        options: Any = {"instructions": harness.SYSTEM, "verbosity_level": 0, "max_steps": 3}
+        options: Any = {"instructions": SYSTEM, "verbosity_level": 0, "max_steps": 3}
         return ToolCallingAgent([*tools], model, stream_outputs=stream, **options)
 
     def ask(question: str, **options: Any) -> None:
@@ -341,7 +331,7 @@ def smolagents() -> None:
         talking = agent()
         for reset in (True, False):
             with harness.request():
-                talking.run(harness.QUESTION, reset=reset)
+                talking.run(QUESTION, reset=reset)
 
     tools = {"tool": {"tools": [track]}, "search": {"tools": [kb_search]}}
     harness.run(harness.asked(ask, two_turns=two_turns, **tools, typed={}))

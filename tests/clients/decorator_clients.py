@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import harness
+from harness import DOCUMENTS, QUESTION, RETRIEVAL_QUESTION, SESSION, TOOL_QUESTION, USER
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -15,7 +16,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 def scenarios(
     observe: Callable[[str, str], Decorator],
     request: Callable[[], AbstractContextManager[Any]] = harness.request,
-    documents: list[Any] = harness.DOCUMENTS,
+    documents: list[Any] = DOCUMENTS,
 ) -> dict[str, Callable[[], None]]:
     """Build the scenarios of OpenAI's client below functions that a tracing SDK decorates, whichever SDK.
 
@@ -52,11 +53,11 @@ def scenarios(
         return dict(json.loads(answer))
 
     works: dict[str, list[tuple[Any, ...]]] = {
-        "single": [(answer, harness.QUESTION)],
-        "stream": [(partial(ask, stream=True), harness.QUESTION)],
-        "two_turns": [(answer, harness.QUESTION), (answer, harness.QUESTION, harness.TURNS)],
-        "tool": [(support, harness.TOOL_QUESTION)],
-        "retrieval": [(answer_from_documents, harness.RETRIEVAL_QUESTION)],
+        "single": [(answer, QUESTION)],
+        "stream": [(partial(ask, stream=True), QUESTION)],
+        "two_turns": [(answer, QUESTION), (answer, QUESTION, harness.TURNS)],
+        "tool": [(support, TOOL_QUESTION)],
+        "retrieval": [(answer_from_documents, RETRIEVAL_QUESTION)],
         "typed": [(choose, harness.TYPED_QUESTION)],
         "error": [(answer, harness.ERROR_QUESTION)],
     }
@@ -84,8 +85,8 @@ def laminar() -> None:
     @contextmanager
     def request() -> Iterator[None]:
         with Laminar.start_as_current_span("POST /ask"):
-            Laminar.set_trace_session_id(harness.SESSION)
-            Laminar.set_trace_user_id(harness.USER)
+            Laminar.set_trace_session_id(SESSION)
+            Laminar.set_trace_user_id(USER)
             yield
 
     harness.run(scenarios(observe, request), Laminar.force_flush)
@@ -116,7 +117,7 @@ def langfuse() -> None:
         return langfuse_observe(as_type=kind, name=name)
 
     def request() -> Any:
-        return propagate_attributes(session_id=harness.SESSION, user_id=harness.USER)
+        return propagate_attributes(session_id=SESSION, user_id=USER)
 
     harness.run(scenarios(observe, request))
 
@@ -135,11 +136,11 @@ def langsmith() -> None:
         return traceable(kinds.get(kind, kind), name=name, client=langsmith)
 
     def request() -> Any:
-        return tracing_context(metadata={"session_id": harness.SESSION, "user_id": harness.USER}, client=langsmith)
+        return tracing_context(metadata={"session_id": SESSION, "user_id": USER}, client=langsmith)
 
     documents = [
         {"page_content": one["text"], "id": one["id"], "metadata": {"score": one["score"], "source": one["source"]}}
-        for one in harness.DOCUMENTS
+        for one in DOCUMENTS
     ]
     harness.run(scenarios(observe, request, documents), lambda: (langsmith.flush(), harness.provider.force_flush()))
 
@@ -157,13 +158,13 @@ def mlflow() -> None:
     mlflow.openai.autolog()
 
     def request() -> Any:
-        return mlflow.start_span("POST /ask", attributes={"session.id": harness.SESSION, "user.id": harness.USER})
+        return mlflow.start_span("POST /ask", attributes={"session.id": SESSION, "user.id": USER})
 
     def observe(kind: str, name: str) -> Any:
         return mlflow.trace(name=name, span_type=kind.upper())
 
     documents = [
         Document(page_content=one["text"], id=one["id"], metadata={"score": one["score"], "doc_uri": one["source"]})
-        for one in harness.DOCUMENTS
+        for one in DOCUMENTS
     ]
     harness.run(scenarios(observe, request, documents), lambda: provider.get().force_flush())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+from harness import BASE_URL, DOCUMENTS, MODEL, QUESTION, RETRIEVAL_QUESTION, SESSION, SYSTEM, TOOL_QUESTION, USER
 
 
 def openai_scenarios() -> harness.Scenarios:
@@ -34,9 +35,8 @@ def anthropic_scenarios() -> harness.Scenarios:
     final: list[Any] = [{"name": "final_result", "description": "Give the answer.", "input_schema": harness.STAY}]
 
     def send(question: object, *before: Any, **options: Any) -> Any:
-        """Send a conversation that ends with a question."""
         messages = [*before, {"role": "user", "content": question}]
-        options |= {"model": harness.MODEL, "max_tokens": 100, "system": harness.SYSTEM}
+        options |= {"model": MODEL, "max_tokens": 100, "system": SYSTEM}
         return client.messages.create(messages=messages, **options)
 
     def ask(question: object, *before: Any, **options: Any) -> None:
@@ -47,16 +47,16 @@ def anthropic_scenarios() -> harness.Scenarios:
 
     def tool() -> None:
         with harness.request():
-            message = send(harness.TOOL_QUESTION, tools=offered)
+            message = send(TOOL_QUESTION, tools=offered)
             call = message.content[0]
             used = {"type": "tool_use", "id": call.id, "name": call.name, "input": call.input}
             result = {"type": "tool_result", "tool_use_id": call.id, "content": harness.track(**call.input)}
-            before = {"role": "user", "content": harness.TOOL_QUESTION}, {"role": "assistant", "content": [used]}
+            before = {"role": "user", "content": TOOL_QUESTION}, {"role": "assistant", "content": [used]}
             send([result], *before, tools=offered)
 
     def image() -> None:
         source = {"type": "url", "url": harness.IMAGE_URL}
-        ask([{"type": "text", "text": harness.QUESTION}, {"type": "image", "source": source}])
+        ask([{"type": "text", "text": QUESTION}, {"type": "image", "source": source}])
 
     typed = {"tools": final, "tool_choice": {"type": "tool", "name": "final_result"}}
     return harness.asked(ask, turns=True, tool=tool, typed=typed, image=image, stuffed={})
@@ -70,22 +70,21 @@ def google_scenarios() -> harness.Scenarios:
     client = genai.Client(api_key="none", http_options=types.HttpOptions(base_url=harness.ROOT_URL))
 
     def ask(contents: Any, *, stream: bool = False, **options: Any) -> None:
-        """Send a question or a conversation within a request."""
-        config = types.GenerateContentConfig(system_instruction=harness.SYSTEM, **options)
+        config = types.GenerateContentConfig(system_instruction=SYSTEM, **options)
         send = client.models.generate_content_stream if stream else client.models.generate_content
         with harness.request():
-            done: Any = send(model=harness.MODEL, contents=contents, config=config)
+            done: Any = send(model=MODEL, contents=contents, config=config)
             for _ in done if stream else ():
                 pass
 
     def two_turns() -> None:
-        ask(harness.QUESTION)
-        said = types.Content(role="user", parts=[types.Part(text=harness.QUESTION)])
+        ask(QUESTION)
+        said = types.Content(role="user", parts=[types.Part(text=QUESTION)])
         ask([said, types.Content(role="model", parts=[types.Part(text=harness.ANSWER)]), said])
 
     def image() -> None:
         picture = types.Part.from_bytes(data=b"\x89PNG", mime_type="image/png")
-        ask([types.Content(role="user", parts=[types.Part(text=harness.QUESTION), picture])])
+        ask([types.Content(role="user", parts=[types.Part(text=QUESTION), picture])])
 
     typed = {"response_mime_type": "application/json", "response_schema": harness.stay()}
     tools = {"tools": [harness.track]}
@@ -104,11 +103,11 @@ def langchain_scenarios() -> harness.Scenarios:
     from langchain_openai import ChatOpenAI
     from langgraph.checkpoint.memory import InMemorySaver
 
-    model = ChatOpenAI(model=harness.MODEL, max_retries=0)
-    streaming = ChatOpenAI(model=harness.MODEL, max_retries=0, stream_usage=True)
-    config: Any = {"metadata": {"user_id": harness.USER, "session_id": harness.SESSION}}
-    brief = ("system", harness.SYSTEM)
-    asked = ("human", harness.QUESTION)
+    model = ChatOpenAI(model=MODEL, max_retries=0)
+    streaming = ChatOpenAI(model=MODEL, max_retries=0, stream_usage=True)
+    config: Any = {"metadata": {"user_id": USER, "session_id": SESSION}}
+    brief = ("system", SYSTEM)
+    asked = ("human", QUESTION)
 
     class Handbook(BaseRetriever):
         """Finds the documents of the handbook, whatever the question."""
@@ -118,32 +117,31 @@ def langchain_scenarios() -> harness.Scenarios:
                 Document(
                     id=one["id"], page_content=one["text"], metadata={"source": one["source"], "score": one["score"]}
                 )
-                for one in harness.DOCUMENTS
+                for one in DOCUMENTS
             ]
 
     def ask(question: str, **options: Any) -> None:
-        """Ask an agent of these options."""
-        agent = create_agent(model, system_prompt=harness.SYSTEM, **options)
+        agent = create_agent(model, system_prompt=SYSTEM, **options)
         agent.invoke({"messages": [("human", question)]}, config)
 
     def single() -> None:
         prompt = ChatPromptTemplate.from_messages([brief, ("human", "{question}")])
-        (prompt | model | StrOutputParser()).invoke({"question": harness.QUESTION}, config)
+        (prompt | model | StrOutputParser()).invoke({"question": QUESTION}, config)
 
     def stream() -> None:
         for _ in streaming.stream([brief, asked], config):
             pass
 
     def two_turns() -> None:
-        agent = create_agent(model, system_prompt=harness.SYSTEM, checkpointer=InMemorySaver())
-        thread: Any = {"configurable": {"thread_id": harness.SESSION}, "metadata": {"user_id": harness.USER}}
+        agent = create_agent(model, system_prompt=SYSTEM, checkpointer=InMemorySaver())
+        thread: Any = {"configurable": {"thread_id": SESSION}, "metadata": {"user_id": USER}}
         for _ in range(2):
             agent.invoke({"messages": [asked]}, thread)
 
     def retrieval() -> None:
         prompt = ChatPromptTemplate.from_messages([brief, ("human", "Documents:\n{context}\n\nQuestion: {question}")])
         chain = {"context": Handbook(), "question": RunnablePassthrough()} | prompt | model | StrOutputParser()
-        chain.invoke(harness.RETRIEVAL_QUESTION, config)
+        chain.invoke(RETRIEVAL_QUESTION, config)
 
     def history() -> None:
         model.invoke([brief, asked, ("ai", harness.ANSWER), asked], config)
@@ -169,12 +167,12 @@ def azure_ai_inference() -> None:
     settings.tracing_implementation = "opentelemetry"
     AIInferenceInstrumentor().instrument()
 
-    client = ChatCompletionsClient(harness.BASE_URL, AzureKeyCredential("none"), retry_total=0, base_user_agent="shop")
+    client = ChatCompletionsClient(BASE_URL, AzureKeyCredential("none"), retry_total=0, base_user_agent="shop")
     stay = {**harness.STAY, "required": ["city", "days"], "additionalProperties": False}
 
     def send(*messages: Any, **options: Any) -> Any:
-        brief = {"role": "system", "content": harness.SYSTEM}
-        return client.complete(messages=[brief, *messages], model=harness.MODEL, **options)
+        brief = {"role": "system", "content": SYSTEM}
+        return client.complete(messages=[brief, *messages], model=MODEL, **options)
 
     def ask(question: str, *before: Any, **options: Any) -> None:
         with harness.request():
@@ -184,7 +182,7 @@ def azure_ai_inference() -> None:
 
     def tool() -> None:
         with harness.request():
-            asked = {"role": "user", "content": harness.TOOL_QUESTION}
+            asked = {"role": "user", "content": TOOL_QUESTION}
             message = send(asked, tools=harness.TOOLS).choices[0].message
             call = message.tool_calls[0]
             result = harness.track(**json.loads(call.function.arguments))
@@ -202,49 +200,46 @@ def dspy() -> None:
     from openinference.instrumentation.dspy import DSPyInstrumentor
 
     DSPyInstrumentor().instrument(tracer_provider=harness.provider)
-    dspy.configure(
-        lm=dspy.LM(f"openai/{harness.MODEL}", api_base=harness.BASE_URL, api_key="none", cache=False, num_retries=0)
-    )
+    dspy.configure(lm=dspy.LM(f"openai/{MODEL}", api_base=BASE_URL, api_key="none", cache=False, num_retries=0))
 
     class Answer(dspy.Module):
         """Finds documents and answers from them."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.search = dspy.Retrieve(k=len(harness.DOCUMENTS))
-            self.answer = dspy.Predict(dspy.Signature("context: list[str], question -> answer", harness.SYSTEM))
+            self.search = dspy.Retrieve(k=len(DOCUMENTS))
+            self.answer = dspy.Predict(dspy.Signature("context: list[str], question -> answer", SYSTEM))
 
         def forward(self, question: str) -> dspy.Prediction:
             return self.answer(context=self.search(question).passages, question=question)
 
     def ask(question: str, signature: str = "question -> answer", **fields: Any) -> None:
-        """Predict the output fields of a signature within a request."""
         with harness.request():
-            dspy.Predict(dspy.Signature(signature, harness.SYSTEM))(question=question, **fields)
+            dspy.Predict(dspy.Signature(signature, SYSTEM))(question=question, **fields)
 
     def stream() -> None:
         async def work() -> None:
-            predict = dspy.Predict(dspy.Signature("question -> answer", harness.SYSTEM))
+            predict = dspy.Predict(dspy.Signature("question -> answer", SYSTEM))
             listener = dspy.streaming.StreamListener(signature_field_name="answer")
-            async for _ in dspy.streamify(predict, stream_listeners=[listener])(question=harness.QUESTION):
+            async for _ in dspy.streamify(predict, stream_listeners=[listener])(question=QUESTION):
                 pass
 
         with harness.request():
             asyncio.run(work())
 
     def two_turns() -> None:
-        ask(harness.QUESTION)
-        history = dspy.History(messages=[{"question": harness.QUESTION, "answer": harness.ANSWER}])
-        ask(harness.QUESTION, "question, history: dspy.History -> answer", history=history)
+        ask(QUESTION)
+        history = dspy.History(messages=[{"question": QUESTION, "answer": harness.ANSWER}])
+        ask(QUESTION, "question, history: dspy.History -> answer", history=history)
 
     def tool() -> None:
-        signature = dspy.Signature("question -> answer", harness.SYSTEM)
+        signature = dspy.Signature("question -> answer", SYSTEM)
         with harness.request():
-            dspy.ReAct(signature, tools=[harness.track])(question=harness.TOOL_QUESTION)
+            dspy.ReAct(signature, tools=[harness.track])(question=TOOL_QUESTION)
 
     def retrieval() -> None:
         with harness.request(), dspy.context(rm=dspy.ColBERTv2(url=f"{harness.ROOT_URL}/colbert")):
-            Answer()(question=harness.RETRIEVAL_QUESTION)
+            Answer()(question=RETRIEVAL_QUESTION)
 
     others = {one.__name__: one for one in (stream, two_turns, tool, retrieval)}
     harness.run(harness.asked(ask, **others, typed={"signature": "question -> city: str, days: int"}))
@@ -270,38 +265,35 @@ def haystack() -> None:
 
         @component.output_types(documents=list[Document])
         def run(self, query: str) -> dict[str, list[Document]]:
-            found = [Document(id=one["id"], content=one["text"], score=one["score"]) for one in harness.DOCUMENTS]
+            found = [Document(id=one["id"], content=one["text"], score=one["score"]) for one in DOCUMENTS]
             return {"documents": found}
 
     globals()["HandbookRetriever"] = HandbookRetriever  # where the instrumentation looks for it
 
     def generator(**options: Any) -> OpenAIChatGenerator:
-        """Make the component that calls the model."""
-        return OpenAIChatGenerator(model=harness.MODEL, max_retries=0, **options)
+        return OpenAIChatGenerator(model=MODEL, max_retries=0, **options)
 
     def chat(question: str, *before: ChatMessage, **options: Any) -> None:
-        """Run a pipeline of one model within a request."""
         pipeline = Pipeline()
         pipeline.add_component("llm", generator(**options))
-        messages = [ChatMessage.from_system(harness.SYSTEM), *before, ChatMessage.from_user(question)]
+        messages = [ChatMessage.from_system(SYSTEM), *before, ChatMessage.from_user(question)]
         with harness.request():
             pipeline.run({"llm": {"messages": messages}})
 
     def two_turns() -> None:
-        chat(harness.QUESTION)
-        chat(harness.QUESTION, ChatMessage.from_user(harness.QUESTION), ChatMessage.from_assistant(harness.ANSWER))
+        chat(QUESTION)
+        chat(QUESTION, ChatMessage.from_user(QUESTION), ChatMessage.from_assistant(harness.ANSWER))
 
     def tool() -> None:
         agent = Agent(
-            chat_generator=generator(), tools=[create_tool_from_function(harness.track)], system_prompt=harness.SYSTEM
+            chat_generator=generator(), tools=[create_tool_from_function(harness.track)], system_prompt=SYSTEM
         )
         with harness.request():
-            agent.run(messages=[ChatMessage.from_user(harness.TOOL_QUESTION)])
+            agent.run(messages=[ChatMessage.from_user(TOOL_QUESTION)])
 
     def retrieval() -> None:
-        """Answer from the documents that are found."""
         template = [
-            ChatMessage.from_system(harness.SYSTEM),
+            ChatMessage.from_system(SYSTEM),
             ChatMessage.from_user(
                 "{% for one in documents %}{{ one.content }}\n{% endfor %}\nQuestion: {{ question }}"
             ),
@@ -315,13 +307,11 @@ def haystack() -> None:
         pipeline.connect("retriever.documents", "prompt.documents")
         pipeline.connect("prompt.prompt", "llm.messages")
         with harness.request():
-            pipeline.run(
-                {"retriever": {"query": harness.RETRIEVAL_QUESTION}, "prompt": {"question": harness.RETRIEVAL_QUESTION}}
-            )
+            pipeline.run({"retriever": {"query": RETRIEVAL_QUESTION}, "prompt": {"question": RETRIEVAL_QUESTION}})
 
     def stream() -> None:
         usage = {"stream_options": {"include_usage": True}}
-        chat(harness.QUESTION, streaming_callback=lambda _: None, generation_kwargs=usage)
+        chat(QUESTION, streaming_callback=lambda _: None, generation_kwargs=usage)
 
     schema = {"type": "json_schema", "json_schema": {"name": "stay", "schema": harness.STAY}}
     others = {one.__name__: one for one in (stream, two_turns, tool, retrieval)}
@@ -338,8 +328,8 @@ def litellm() -> None:
 
     litellm.callbacks = [OpenTelemetry(OpenTelemetryConfig(), tracer_provider=harness.provider)]
     litellm.telemetry = False
-    name = f"openai/{harness.MODEL}"
-    brief: dict[str, Any] = {"role": "system", "content": harness.SYSTEM}
+    name = f"openai/{MODEL}"
+    brief: dict[str, Any] = {"role": "system", "content": SYSTEM}
 
     def ask(question: str, *before: Any, **options: Any) -> Any:
         """Send a conversation that ends with a question; a stream is read to its end."""
@@ -347,19 +337,19 @@ def litellm() -> None:
         options |= {"stream_options": {"include_usage": True}} if options.get("stream") else {}
         # LiteLLM marks the metadata of a call that it has exported: each call needs its own.
         # What is exported is what a proxy passes on as the metadata of the request.
-        metadata = {"metadata": {"user_id": harness.USER, "session_id": harness.SESSION}}
-        done = litellm.completion(name, messages, metadata=metadata, user=harness.USER, num_retries=0, **options)
+        metadata = {"metadata": {"user_id": USER, "session_id": SESSION}}
+        done = litellm.completion(name, messages, metadata=metadata, user=USER, num_retries=0, **options)
         return [*done] if options.get("stream") else done
 
     def tool() -> None:
         with harness.request():
-            message = ask(harness.TOOL_QUESTION, tools=harness.TOOLS).choices[0].message
-            messages = harness.with_result(message, harness.TOOL_QUESTION)
-            litellm.completion(name, messages, user=harness.USER, tools=harness.TOOLS)
+            message = ask(TOOL_QUESTION, tools=harness.TOOLS).choices[0].message
+            messages = harness.with_result(message, TOOL_QUESTION)
+            litellm.completion(name, messages, user=USER, tools=harness.TOOLS)
 
     def stuffed() -> None:
-        litellm.embedding(name, [harness.RETRIEVAL_QUESTION])
-        ask(harness.stuffed(harness.RETRIEVAL_QUESTION))
+        litellm.embedding(name, [RETRIEVAL_QUESTION])
+        ask(harness.stuffed(RETRIEVAL_QUESTION))
 
     def settle() -> None:
         time.sleep(1.5)  # callbacks run on threads of LiteLLM, which offers no wait for them
@@ -373,9 +363,9 @@ def litellm_proxy() -> None:
     """LiteLLM's proxy with its callback for OpenTelemetry; the callers know nothing of it."""
     longest_start_s = 90
     key = "sk-0123456789abcdef0123456789abcdef"  # the proxy starts with no shorter one
-    parameters = {"model": f"openai/{harness.MODEL}", "api_base": harness.BASE_URL, "api_key": "none"}
+    parameters = {"model": f"openai/{MODEL}", "api_base": BASE_URL, "api_key": "none"}
     configuration = {
-        "model_list": [{"model_name": harness.MODEL, "litellm_params": parameters}],
+        "model_list": [{"model_name": MODEL, "litellm_params": parameters}],
         "litellm_settings": {"callbacks": ["otel"], "num_retries": 0, "telemetry": False},
     }
     with socket.socket() as free:
@@ -410,7 +400,7 @@ def litellm_proxy() -> None:
                 return
 
     def tool() -> None:
-        use_tool(harness.TOOL_QUESTION)
+        use_tool(TOOL_QUESTION)
 
     typed = {"response_format": STAY_FORMAT}
     try:
@@ -437,7 +427,7 @@ def llamaindex() -> None:
 
     LlamaIndexInstrumentor().instrument(tracer_provider=harness.provider)
     # LlamaIndex refuses names that it does not know.
-    model = OpenAI(model="gpt-4o-mini", api_base=harness.BASE_URL, max_retries=0)
+    model = OpenAI(model="gpt-4o-mini", api_base=BASE_URL, max_retries=0)
     Settings.llm = model
     Settings.embed_model = MockEmbedding(2)
 
@@ -448,14 +438,13 @@ def llamaindex() -> None:
         """Finds the documents of the handbook, whatever the question."""
 
         def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-            return [NodeWithScore(node=node(one), score=one["score"]) for one in harness.DOCUMENTS]
+            return [NodeWithScore(node=node(one), score=one["score"]) for one in DOCUMENTS]
 
     def messages(question: str, *before: dict[str, str]) -> list[ChatMessage]:
-        said = [{"role": "system", "content": harness.SYSTEM}, *before, {"role": "user", "content": question}]
+        said = [{"role": "system", "content": SYSTEM}, *before, {"role": "user", "content": question}]
         return [ChatMessage(**one) for one in said]
 
     def ask(question: str, *before: dict[str, str], stream: bool = False) -> None:
-        """Send a conversation that ends with a question within a request."""
         with harness.request():
             done: Any = (model.stream_chat if stream else model.chat)(messages(question, *before))
             for _ in done if stream else ():
@@ -463,17 +452,17 @@ def llamaindex() -> None:
 
     def tool() -> None:
         async def work() -> None:
-            agent = FunctionAgent(tools=[harness.track], llm=model, system_prompt=harness.SYSTEM, streaming=False)
-            await agent.run(harness.TOOL_QUESTION)
+            agent = FunctionAgent(tools=[harness.track], llm=model, system_prompt=SYSTEM, streaming=False)
+            await agent.run(TOOL_QUESTION)
 
         with harness.request():
             asyncio.run(work())
 
     def retrieval() -> None:
         """Build an index, which is no trace, and answer from documents."""
-        VectorStoreIndex.from_documents([Document(text=one["text"]) for one in harness.DOCUMENTS])
+        VectorStoreIndex.from_documents([Document(text=one["text"]) for one in DOCUMENTS])
         with harness.request():
-            RetrieverQueryEngine.from_args(Handbook(), llm=model).query(harness.RETRIEVAL_QUESTION)
+            RetrieverQueryEngine.from_args(Handbook(), llm=model).query(RETRIEVAL_QUESTION)
 
     def typed() -> None:
         with harness.request():
@@ -500,12 +489,9 @@ def weave() -> None:
     from openai_scenarios import BRIEF, STAY_FORMAT, TOOLS, client
     from weave.conversation.types import Message, ToolCallPart, Usage
 
-    weave.start_conversation(
-        agent_name="support", conversation_id=harness.SESSION, attributes={"user.id": harness.USER}, model=harness.MODEL
-    )
+    weave.start_conversation(agent_name="support", conversation_id=SESSION, attributes={"user.id": USER}, model=MODEL)
 
     def told(message: dict[str, Any]) -> Message:
-        """Build the message of Weave for one of OpenAI."""
         if message["role"] == "tool":
             return Message.tool_result(message["tool_call_id"], message["content"])
         calls = [ToolCallPart(id=one["id"], **one["function"]) for one in message.get("tool_calls") or ()]
@@ -514,10 +500,9 @@ def weave() -> None:
         return Message(role=message["role"], content=message["content"])
 
     def call(*messages: Any, stream: bool = False, **options: Any) -> dict[str, Any]:
-        """Call the model, and return its message."""
-        with weave.start_llm(model=harness.MODEL, provider_name="openai", system_instructions=[harness.SYSTEM]) as llm:
+        with weave.start_llm(model=MODEL, provider_name="openai", system_instructions=[SYSTEM]) as llm:
             llm.record(input_messages=[*map(told, messages)])
-            options |= {"model": harness.MODEL, "messages": [BRIEF, *messages]}
+            options |= {"model": MODEL, "messages": [BRIEF, *messages]}
             if stream:
                 done = [*client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **options)]
                 text = "".join(chunk.choices[0].delta.content or "" for chunk in done if chunk.choices)
@@ -540,8 +525,8 @@ def weave() -> None:
             turn.record(output_messages=[told(message)])
 
     def tool() -> None:
-        asked = {"role": "user", "content": harness.TOOL_QUESTION}
-        with weave.start_turn(user_message=harness.TOOL_QUESTION) as turn:
+        asked = {"role": "user", "content": TOOL_QUESTION}
+        with weave.start_turn(user_message=TOOL_QUESTION) as turn:
             message = call(asked, tools=TOOLS)
             one = message["tool_calls"][0]
             with weave.start_tool(name="track", arguments=one["function"]["arguments"], tool_call_id=one["id"]) as step:

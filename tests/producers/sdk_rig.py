@@ -69,8 +69,7 @@ class StartedSdk:
     def records(self, kind: str = "t") -> list[dict[str, Any]]:
         return [entry.record for entry in self.entries() if entry.kind == kind]
 
-    def traces(self) -> list[dict[str, Any]]:
-        return self.records()
+    traces = records
 
     def outputs(self) -> list[Any]:
         return [trace["output"] for trace in self.records()]

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from lookalikes import table
@@ -64,14 +64,14 @@ def test_every_place_of_content_is_redacted_or_withheld_and_no_other() -> None:
 
 
 def test_without_content_classes_of_errors_kinds_and_redacted_tags_stay() -> None:
-    for error, kept in (
-        ("TimeoutError: the customer Ann", "TimeoutError"),
-        ("openai.RateLimitError(Ann)", "openai.RateLimitError"),
-        ("ValueError", "ValueError"),
-        ("no customer Ann: gone", "error"),
-        ("Ann is gone", "error"),
-    ):
-        assert prepared(trace(error=error), content=False)["error"] == kept, error
+    errors = {
+        "TimeoutError: the customer Ann": "TimeoutError",
+        "openai.RateLimitError(Ann)": "openai.RateLimitError",
+        "ValueError": "ValueError",
+        "no customer Ann: gone": "error",
+        "Ann is gone": "error",
+    }
+    assert {error: prepared(trace(error=error), content=False)["error"] for error in errors} == errors
     spans = [Span("1", "step", kind="LLM", status="ok", inputs="in"), Span("2", "step", status="error: Ann")]
     assert prepared(trace(spans=spans), content=False)["spans"] == [
         {"span_id": "1", "name": "step", "kind": "LLM", "status": "ok"},
@@ -165,15 +165,9 @@ def cut_record(record: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def test_a_cut_text_keeps_its_beginning_and_its_end_and_says_how_much_is_missing() -> None:
-    text = "".join(f"{number:05}" for number in range(4_000))
-    assert truncate_text(text, 1_024) == f"{text[:748]}[... 19,003 characters cut]{text[-249:]}"
-    assert truncate_text("a" * 100, 100) == "a" * 100
-    assert truncate_text("a" * 100, 10) == "[... 100 characters cut]", "a cap below the mark leaves the mark"
-
-
 @given(st.text(min_size=1), st.integers(min_value=30, max_value=400))
-def test_characters_are_never_split_and_the_mark_is_true(text: str, cap: int) -> None:
+@example("".join(f"{number:05}" for number in range(200)), 250)
+def test_a_cut_text_keeps_its_beginning_and_its_end_and_says_how_much_is_missing(text: str, cap: int) -> None:
     text *= 20
     result = truncate_text(text, cap)
     assert len(result.encode()) <= cap
@@ -183,6 +177,8 @@ def test_characters_are_never_split_and_the_mark_is_true(text: str, cap: int) ->
         assert text.startswith(head)
         assert text.endswith(tail)
         assert len(head) + len(tail) + int(amount.replace(",", "")) == len(text)
+    assert truncate_text("a" * 1_000, 300) == f"{'a' * 206}[... 726 characters cut]{'a' * 68}"
+    assert truncate_text("a" * 100, 10) == "[... 100 characters cut]", "a cap below the mark leaves the mark"
 
 
 def test_the_largest_are_cut_to_one_length() -> None:
@@ -265,11 +261,11 @@ def test_too_many_items_leave_the_first_and_of_messages_the_latest_too() -> None
 FIELDS = ["output", "messages", "context", "tool_calls", "spans", "tags", "error", "expected_facts"]
 VALUES = st.recursive(
     st.text(max_size=300) | st.integers() | st.none(),
-    lambda inner: st.lists(inner, max_size=60) | st.dictionaries(st.text(max_size=20), inner, max_size=60),
+    lambda inner: st.lists(inner, max_size=25) | st.dictionaries(st.text(max_size=20), inner, max_size=25),
 )
 
 
-@hypothesis_settings(deadline=None, max_examples=20)
+@hypothesis_settings(deadline=None, max_examples=10)
 @given(st.dictionaries(st.sampled_from(FIELDS), VALUES))
 def test_whatever_stands_in_the_fields_comes_under_the_cap(record: dict[str, Any]) -> None:
     payload = truncate_record(record, max_field_bytes=300, max_trace_bytes=6_000)
@@ -292,30 +288,27 @@ PNG = base64_text(b"\x89PNG\r\n\x1a\n")
 WAV = base64_text(b"RIFF\0\0\0\0WAVEfmt ", 50_000)
 RAW = base64_text(b"", 3_000)
 MEDIA = {
-    f"See {PNG}!": "See [image 165 kB]!",
-    f"![a cat](data:image/png;base64,{PNG}) and ![b](data:image/webp;base64,{RAW})": (
-        "![a cat]([image 165 kB]) and ![b]([image 3 kB])"
-    ),
-    f'<img src="data:image/svg+xml;charset=utf-8;base64,{RAW}">': '<img src="[image 3 kB]">',
-    f"data:application/pdf;base64,{RAW}": "[file 3 kB]",
-    json.dumps({"input_audio": {"data": WAV, "format": "wav"}}): (
-        '{"input_audio": {"data": "[audio 50 kB]", "format": "wav"}}'
-    ),
-    json.dumps({"image_bytes": RAW}): '{"image_bytes": "[image 3 kB]"}',
-    json.dumps({"input_audio": {"data": RAW}}): '{"input_audio": {"data": "[audio 3 kB]"}}',
-    json.dumps(f"image\n{PNG}"): r'"image\n[image 165 kB]"',
-    json.dumps(f"data:image/png;base64,{PNG}").replace("/", r"\/"): '"[image 165 kB]"',
-    f"Attached:\n{base64.encodebytes(base64.b64decode(PNG)).decode()}Thanks.": "Attached:\n[image 165 kB]\nThanks.",
-    joined(RAW, "\r\n"): "[file 3 kB]",
-    base64.urlsafe_b64encode(base64.b64decode(RAW)).decode(): "[file 3 kB]",
-    f"Look:\n    {joined(PNG, f'{chr(10)}    ')}\n    Thanks": "Look:\n    [image 165 kB]\n    Thanks",
-    f"Look:\n\t{joined(RAW * 9, f'{chr(13)}{chr(10)}{chr(9)}')}\r\nThanks": "Look:\n\t[file 27 kB]\r\nThanks",
-    f"> > image\n> > {joined(RAW * 9, f'{chr(10)}> > ')}\n\nYes": "> > image\n> > [image 27 kB]\n\nYes",
-    f'PICTURE = ("{joined(PNG, f"{chr(34)}{chr(10)}    {chr(34)}")}")': 'PICTURE = ("[image 165 kB]")',
-    f"See {joined(WAV, ' ')} and {joined(PNG, ' ')}, please": "See [audio 50 kB] and [image 165 kB], please",
-    f"https://a.test/?img={quote(PNG, '')}&b=1": "https://a.test/?img=[image 165 kB]&b=1",
-    f"/?a={quote(f'data:image/webp;base64,{RAW * 9}', '')}": "/?a=data%3Aimage%2Fwebp%3Bbase64%2C[image 27 kB]",
+    "PNG": PNG,
+    "WAV": WAV,
+    "RAW": RAW,
+    "LONG": RAW * 9,
+    "QUOTED": quote(PNG, ""),
+    "QUOTED LONG": quote(RAW * 9, ""),
+    "ESCAPED": PNG.replace("/", r"\/"),
+    "URLSAFE": base64.urlsafe_b64encode(base64.b64decode(RAW)).decode(),
 }
+
+
+def with_media(text: str) -> str:
+    """Put media in place of `«NAME»`, and in lines with the gap between them in place of `«NAME|gap»`."""
+
+    def medium(match: re.Match[str]) -> str:
+        name, _, gap = match[1].partition("|")
+        return joined(MEDIA[name], gap) if gap else MEDIA[name]
+
+    return re.sub("«([^»]+)»", medium, text)
+
+
 NO_MEDIA = (
     *("x" * 100_000, "theQuickBrownFox" * 500, "some_Name2_X" * 500, Random(1).randbytes(3_000).hex(), "中文" * 3_000),
     *("\n".join(["Alpha1", "Beta2"] * 900), "/".join(["usr", "Local2", "Share"] * 300), RAW[:900], "-" * 5_000),
@@ -327,9 +320,10 @@ NO_MEDIA = (
 
 
 def test_a_long_run_of_base64_becomes_a_mark_wherever_it_is() -> None:
-    for text, written in MEDIA.items():
+    for form, written in table("media_texts"):
+        text = with_media(form)
         sent = prepared(trace(output=text, context=[text], tool_calls=[ToolCall("f", {"a": [text]})]))
-        assert sent["output"] == sent["context"][0] == sent["tool_calls"][0]["arguments"]["a"][0] == written, text[:80]
+        assert sent["output"] == sent["context"][0] == sent["tool_calls"][0]["arguments"]["a"][0] == written, form
     for text in NO_MEDIA:
         assert mark_media(text) == text, text[:80]
     assert arguments_of({"image_bytes": RAW}) == {"image_bytes": "[image 3 kB]"}
@@ -338,15 +332,20 @@ def test_a_long_run_of_base64_becomes_a_mark_wherever_it_is() -> None:
 
 
 def test_the_search_for_base64_is_linear() -> None:
-    texts = ["%2B" * 300_000, f"{'Aa1' * 20} " * 16_000, f"{RAW[:60]}{' ' * 81}" * 7_000, f"{RAW[:60]}%2C" * 9_000]
+    texts = ["%2B" * 150_000, f"{'Aa1' * 20} " * 8_000, f"{RAW[:60]}{' ' * 81}" * 3_500, f"{RAW[:60]}%2C" * 4_500]
     for text in (
-        *("a/" * 500_000, "data:" * 200_000, "\\n" * 500_000, ("A" * 61 + "\n") * 16_000, "a" * 10**6, RAW * 250),
+        "a/" * 250_000,
+        "data:" * 100_000,
+        "\\n" * 250_000,
+        ("A" * 61 + "\n") * 8_000,
+        "a" * 500_000,
+        RAW * 125,
     ):
         texts += [text, quote(text, ""), joined(text, "\n  > "), f"%2B{text}", text.replace("A", "%2F")]
     for text in texts:
         start_s = time.process_time()
         mark_media(text)
-        assert time.process_time() - start_s < 5, text[:20]
+        assert time.process_time() - start_s < 2, text[:20]
 
 
 def test_tools_that_could_be_called_are_read_in_the_forms_of_all_providers() -> None:
@@ -398,18 +397,15 @@ def test_finds_a_secret_wherever_it_stands_and_leaves_what_stands_around_it() ->
     assert_redacted(surrounded)
     assert_redacted(surrounded, lambda text: redact_secrets(redact_secrets(text)))
     assert redact_secrets("\ud800 ann@example.org") == "\ud800 [redacted e-mail]", "a text that is no Unicode"
-
-
-def test_leaves_alone_what_only_looks_like_a_secret() -> None:
-    for around in ("{0}", "({0}) {0}, {0}"):
+    for around in ("{0}", "({0}) {0}, {0}"):  # which only looks like a secret
         assert_redacted({name: (around.format(text), around.format(text)) for name, text in rows("innocent")})
 
 
 @pytest.mark.timeout(120)
 def test_a_hostile_text_takes_no_longer_than_its_length_and_hides_nothing_behind_it() -> None:
-    """Four times: what is quadratic takes minutes here, what is linear half a second at most."""
+    """Twice: what is quadratic takes minutes here, what is linear a quarter of a second at most."""
     for name, text in rows("hostile"):
-        redacted = redact_secrets(f"{text * 4}\n-----END PRIVATE KEY-----\n ann@example.org 4111111111111111")
+        redacted = redact_secrets(f"{text * 2}\n-----END PRIVATE KEY-----\n ann@example.org 4111111111111111")
         assert redacted.endswith("[redacted e-mail] [redacted card number]"), name
 
 

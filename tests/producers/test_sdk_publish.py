@@ -7,11 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -30,7 +30,7 @@ from tracejudge.content.field_names import MAX_TAGS, closest_field
 from tracejudge.delivery import encoding
 from tracejudge.delivery.buffer import Kind, Totals
 from tracejudge.delivery.sender import MAX_WARNINGS, Reports
-from tracejudge.ids import LANGSMITH, OPIK, SpanIds, current_span, fresh_id, fresh_trace_id, library_tags
+from tracejudge.ids import LANGSMITH, OPIK, current_span, library_tags
 from tracejudge.model import Span, Trace, is_wire_span
 from worker.core.config.settings import Settings
 from worker.features.gateway.admission import Form
@@ -163,19 +163,21 @@ def test_ids_and_what_init_said_fill_the_rest(start: Start) -> None:
     after_s = time.time()
     (stored,) = sdk.flushed()
     assert before_s <= stored.pop("ended_at") <= after_s
-    assert re.fullmatch("[0-9a-f]{32}", trace_id)
-    assert re.fullmatch("[0-9a-f]{16}", stored.pop("id"))
-    assert re.fullmatch("[0-9a-f]{16}", stored.pop("span_id"))
-    assert stored == {"trace_id": trace_id, "service": "shop", "output": "Done.", "environment": "prod", "release": "8"}
+    assert re.fullmatch("[0-9a-f]{32} [0-9a-f]{16} [0-9a-f]{16}", f"{trace_id} {stored.pop('id')} {stored['span_id']}")
+    given = {"trace_id": trace_id, "service": "shop", "output": "Done.", "environment": "prod", "release": "8"}
+    assert stored == {**given, "span_id": stored["span_id"]}
     for _ in range(3):
+        random.seed(1)  # the host's, which they do not follow
+        tracejudge.publish(output="again")
         tracejudge.publish(trace_id="same", output="again")
-    assert len({stored["id"] for stored in sdk.flushed()}) == 3, "every publication has an id of its own"
+    traces = sdk.flushed()
+    assert len({stored["id"] for stored in traces}) == 6, "every publication has an id of its own"
+    assert len({stored["trace_id"] for stored in traces}) == 4
 
 
 def test_ids_come_from_the_current_span_unless_the_trace_is_another(sdk: StartedSdk) -> None:
     context = opentelemetry.SpanContext(0xA1 << 120, 0xB2 << 56, is_remote=False)
     with opentelemetry.use_span(opentelemetry.NonRecordingSpan(context)):
-        assert current_span() == SpanIds("a1" + "0" * 30, "b2" + "0" * 14)
         assert tracejudge.publish(output="Done.") == "a1" + "0" * 30
         tracejudge.publish(output="Done.", trace_id="c" * 32)
     same, other = sdk.flushed()
@@ -187,19 +189,9 @@ def test_ids_come_from_the_current_span_unless_the_trace_is_another(sdk: Started
 def test_without_a_span_or_opentelemetry_there_are_no_current_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     assert current_span() is None
     monkeypatch.delitem(sys.modules, "opentelemetry.trace")
-    assert current_span() is None
-    assert "opentelemetry.trace" not in sys.modules
+    assert (current_span(), "opentelemetry.trace" in sys.modules) == (None, False)
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", ModuleType("opentelemetry.trace"))
     assert current_span() is None, "half imported"
-
-
-def test_random_ids_have_the_form_of_w3c_and_do_not_follow_the_host_s_seed() -> None:
-    assert re.fullmatch("[0-9a-f]{32}", fresh_trace_id())
-    assert re.fullmatch("[0-9a-f]{16}", fresh_id())
-    random.seed(1)
-    first = fresh_trace_id()
-    random.seed(1)
-    assert fresh_trace_id() != first
 
 
 @pytest.mark.swallows
@@ -228,31 +220,28 @@ def test_ids_of_opik_and_langsmith_become_tags(sdk: StartedSdk, monkeypatch: pyt
     assert library_tags(None) == {}, "a library that is being imported"
 
 
-def test_lists_and_dicts_are_copied_at_the_call(sdk: StartedSdk) -> None:
+def test_lists_and_dicts_are_copied_at_the_call_and_late_feedback_is_an_entry_of_its_own(sdk: StartedSdk) -> None:
     """The sender is kept from encoding until the caller has changed what it gave."""
     context, tags = ["first"], {"k": "v"}
     comment: Any = ["good"]
     with sdk.client._delivery.buffer._lock:
-        tracejudge.publish(output="a", context=context, tags=tags)
+        trace_id = tracejudge.publish(output="a", context=context, tags=tags)
         tracejudge.publish(tracejudge.Trace(trace_id="1", service="s", output="b", context=context))
         tracejudge.feedback("1", 1, comment)
         context.append("second")
         tags.clear()
         comment.clear()
+    tracejudge.feedback(trace_id, score=-1)
+    tracejudge.feedback(trace_id, 0.5, comment="better")
     stored = sdk.flushed()
     assert [trace["context"] for trace in stored] == [["first"], ["first"]]
     assert stored[0]["tags"] == {"k": "v"}
-    assert [each["comment"] for each in sdk.records("f")] == ['["good"]']
-
-
-def test_late_feedback_is_an_entry_of_its_own(sdk: StartedSdk) -> None:
-    trace_id = tracejudge.publish(output="Done.")
-    tracejudge.feedback(trace_id, score=-1)
-    tracejudge.feedback(trace_id, 0.5, comment="better")
-    assert tracejudge.flush(60)
-    better = {"trace_id": trace_id, "score": 0.5, "comment": "better"}
-    assert sdk.records("f") == [{"trace_id": trace_id, "score": -1}, better]
-    assert sdk.producer()["sent"] == "1"
+    assert sdk.records("f") == [
+        {"trace_id": "1", "score": 1, "comment": '["good"]'},
+        {"trace_id": trace_id, "score": -1},
+        {"trace_id": trace_id, "score": 0.5, "comment": "better"},
+    ]
+    assert sdk.producer()["sent"] == "2"
 
 
 def test_threads_and_a_signal_handler_publish_and_nothing_is_lost_or_doubled(sdk: StartedSdk) -> None:
@@ -262,16 +251,14 @@ def test_threads_and_a_signal_handler_publish_and_nothing_is_lost_or_doubled(sdk
 
     tracejudge.publish(output="-1")
     wait_until(lambda: len(sdk.traces()) == 1, what="an entry without a flush")
-    threads = [threading.Thread(target=publish, args=(first,)) for first in range(0, 2_400, 300)]
     former = signal.signal(signal.SIGUSR1, lambda *_: tracejudge.publish(output="-1"))
     try:
-        for thread in threads:
-            thread.start()
-        for _ in range(200):
-            tracejudge.publish(output="-1")
-            signal.raise_signal(signal.SIGUSR1)
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as pool:
+            for first in range(0, 2_400, 300):
+                pool.submit(publish, first)
+            for _ in range(200):
+                tracejudge.publish(output="-1")
+                signal.raise_signal(signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, former)
     assert tracejudge.flush(60)
@@ -291,11 +278,22 @@ def test_the_stream_is_capped_and_the_cut_counted(start: Start) -> None:
     assert int(producer["trimmed"]) == 1_000 + sdk.reports()[-1]["seq"] - len(stored)
 
 
+LIGHT = """
+import sys, tracejudge
+heavy = ("tracejudge.wrap", "redis", "opentelemetry", "celery", "httpx", "asyncio", "ssl")
+print([name for name in heavy if name in sys.modules])
+import tracejudge.settings, tracejudge.redis_url as urls
+urls.parse_redis_url("redis+sentinel://h1,h2/m")
+urls.parse_redis_url("redis+cluster://h1,h2")
+import tracejudge.dialects
+print([name for name in heavy if name in sys.modules])
+"""
+
+
 def test_the_import_is_light_and_its_names_are_public() -> None:
     """How long it takes is measured by `make bench`; what makes it slow is what it loads."""
-    heavy = ("tracejudge.wrap", "redis", "opentelemetry", "celery", "httpx", "asyncio", "ssl")
-    program = f"import sys, tracejudge; print([name for name in {heavy} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"[]\n"
+    loaded = subprocess.run([sys.executable, "-c", LIGHT], check=True, capture_output=True).stdout
+    assert loaded == b"[]\n[]\n"
     named = {name: value for name, value in vars(tracejudge).items() if not name.startswith("_")}
     public = {name for name, value in named.items() if not isinstance(value, ModuleType)}
     assert tracejudge.__all__ == sorted(public | {"wrap_anthropic", "wrap_openai"})  # loaded by their first use
@@ -403,10 +401,9 @@ def test_at_most_twenty_warnings_and_the_totals_each_hour(caplog: pytest.LogCapt
 
 
 def test_a_hint_names_a_field_only_for_a_misspelt_name() -> None:
-    for name, field in (("contxt", "context"), ("anwser", "output"), ("sesion_id", "session_id"), ("promt", "input")):
-        assert closest_field(name) == field, name
-    for name in ("tenant", "region", "plan", "product", "customer", "category", "finish_reason", "request_id"):
-        assert closest_field(name) is None, name
+    misspelt = {"contxt": "context", "anwser": "output", "sesion_id": "session_id", "promt": "input"}
+    others = ("tenant", "region", "plan", "product", "customer", "category", "finish_reason", "request_id")
+    assert {name: closest_field(name) for name in (*misspelt, *others)} == {**misspelt, **dict.fromkeys(others)}
 
 
 def test_a_field_after_very_many_names_is_read(sdk: StartedSdk, caplog: pytest.LogCaptureFixture) -> None:
@@ -430,14 +427,14 @@ def test_a_field_after_very_many_names_is_read(sdk: StartedSdk, caplog: pytest.L
 def test_names_without_end_cost_little_and_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     """The field that a name resembles takes a third of a millisecond to find, so it is for names that are shown."""
     notes, began = Notes(), time.process_time()
-    fields = convert_trace({"output": "a", **{f"name{number}": 1 for number in range(200_000)}, "contxt": "b"}, notes)
+    fields = convert_trace({"output": "a", **{f"name{number}": 1 for number in range(100_000)}, "contxt": "b"}, notes)
     assert len(fields["tags"]) == MAX_TAGS
     assert Counter(note.reason for note in notes.entries) == {"unknown_name": MAX_TAGS, "too_many": 1}
     reports = Reports(time.monotonic)
     reports.add(notes.entries, "t", "bot.py:1")
     reports.summarize(at_end=True)
-    assert time.process_time() - began < 3
-    assert "too_many tags 199001" in caplog.messages[-1]
+    assert time.process_time() - began < 2
+    assert "too_many tags 99001" in caplog.messages[-1]
     assert len(caplog.messages) == MAX_WARNINGS + 1
 
 
@@ -452,23 +449,6 @@ def test_a_second_init_repeats_no_warning(start: Any, caplog: pytest.LogCaptureF
     assert len(warnings) == 17
     assert "Field (another) is no field" in warnings[-1]
     assert "SECRET" not in caplog.text
-
-
-def test_times_that_cannot_be_times_are_left_out_and_said_once(
-    sdk: StartedSdk, caplog: pytest.LogCaptureFixture
-) -> None:
-    before_s = time.time()
-    spans = [tracejudge.Span("1", "a", started_at=1e11, ended_at=1.7e9), {"span_id": "2", "name": "b", "ended_at": 0}]
-    for value in (5_000_000_000, -1, 1e300, 10**400):
-        tracejudge.publish(output="a", started_at=value, ended_at=value, spans=spans)
-    traces = sdk.flushed()
-    assert len(traces) == 4
-    for trace in traces:
-        assert "started_at" not in trace
-        assert before_s <= trace["ended_at"] <= time.time()
-        assert trace["spans"] == [{"span_id": "1", "name": "a", "ended_at": 1.7e9}, {"span_id": "2", "name": "b"}]
-    fields = ["ended_at", "spans.ended_at", "spans.started_at", "started_at"]
-    assert sorted(message.split()[1] for message in caplog.messages) == fields
 
 
 @pytest.mark.swallows

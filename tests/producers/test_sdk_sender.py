@@ -2,33 +2,23 @@
 
 import json
 import logging
-import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from sdk_rig import SETTINGS
 
-from tracejudge.delivery.buffer import (
-    Batch,
-    Buffer,
-    Entry,
-    Flush,
-    Flushes,
-    Item,
-    Kind,
-    Reason,
-    Totals,
-)
+from tracejudge.delivery.buffer import Batch, Buffer, Entry, Flush, Flushes, Item, Kind, Reason, Totals
 from tracejudge.delivery.encoding import ItemEncoder
 from tracejudge.delivery.fork import Wakeup
 from tracejudge.delivery.sender import Backoff, BatchBuilder, Reporter, Sender
 from tracejudge.ids import place_of
 from tracejudge.log import DeliveryError, Once
-from tracejudge.model import ProducerReport
 
 GONE = DeliveryError("gone")
 TOO_LARGE = "x" * (4 * 1024 * 1024)
@@ -115,9 +105,12 @@ class Bench:
         self.wakeup.wait(0)
         self.wakeup.waits.clear()
 
+    @staticmethod
+    def outputs_of(batch: Batch) -> list[str]:
+        return [json.loads(entry.payload)["output"] for entry in batch.entries if entry.kind is Kind.TRACE]
+
     def outputs(self) -> list[list[str]]:
-        traces = [[each for each in batch.entries if each.kind is Kind.TRACE] for batch in self.stream.attempts]
-        return [[json.loads(entry.payload)["output"] for entry in entries] for entries in traces]
+        return [*map(self.outputs_of, self.stream.attempts)]
 
     def numbers(self) -> list[int]:
         return [batch.number for batch in self.stream.attempts]
@@ -135,38 +128,69 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_queued_items_are_sent_as_one_numbered_batch_with_feedback_in_order(bench: Bench) -> None:
-    bench.put("a", "b")
-    bench.steps()
-    bench.put("c")
-    bench.buffer.put(Item(Kind.FEEDBACK, {"trace_id": "1", "score": 1}, 1))
-    bench.steps()
-    assert bench.numbers() == [1, 2]
-    assert bench.outputs() == [["a", "b"], ["c"]]
-    assert bench.buffer.settled == 4
-    assert [entry.kind for entry in bench.stream.attempts[1].entries] == [Kind.TRACE, Kind.FEEDBACK]
+STEPS = st.tuples(
+    st.sampled_from(["put", "meanwhile", "refuse", "flush", "fail", "step", "later"]), st.integers(1, 120)
+)
+
+
+@hypothesis_settings(max_examples=30, deadline=None)
+@given(st.lists(STEPS, max_size=20))
+def test_every_item_goes_once_and_in_order_and_the_report_behind_it_says_so(steps: list[tuple[str, int]]) -> None:
+    """The attempts of a batch are one batch under one number, before any other; a flush waits for what it asked for."""
+    bench = Bench()
+    published = refused = target = 0
+
+    def publish(count: int) -> None:
+        nonlocal published
+        bench.put(*map(str, range(published, published + count)))
+        published += count
+
+    for step, number in [*steps, ("flush", 1)]:
+        if step == "put":
+            publish(5 * number)
+        elif step == "meanwhile":  # while Redis works
+            bench.stream.during = partial(publish, number)
+            bench.steps()
+            bench.stream.during = lambda: None
+        elif step == "refuse":
+            bench.buffer.refuse(Kind.TRACE, Reason.INVALID)
+            refused += 1
+        elif step == "flush":
+            target = bench.buffer.accepted
+            bench.flushes.request(target)
+        elif step == "fail":
+            bench.stream.failures.append(GONE)
+        elif step == "step":
+            bench.steps(number % 4)
+        else:
+            bench.now_s += number / 10
+        assert bench.flushes.pending or bench.buffer.settled >= target
+    bench.steps(60)
+    attempts = bench.stream.attempts
+    batches = [batch for place, batch in enumerate(attempts) if not place or batch is not attempts[place - 1]]
+    assert [batch.number for batch in batches] == list(range(1, len(batches) + 1))
+    outputs = [bench.outputs_of(batch) for batch in batches]
+    assert max(map(len, outputs), default=0) <= 500
+    assert [output for each in outputs for output in each] == [str(number) for number in range(published)]
+    assert not bench.flushes.pending
+    assert bench.buffer.settled == published
+    if attempts:
+        dropped = {"invalid": refused} if refused else {}
+        assert bench.reports()[-1].items() >= {"accepted": published, "dropped": dropped}.items()
 
 
 def test_a_batch_holds_at_most_500_entries_and_about_2_mib(bench: Bench) -> None:
     bench.put_many(501)
-    bench.steps(2)
-    assert bench.sizes() == [500, 1]
+    bench.flushes.request(501)
+    bench.steps()
+    assert (bench.flushes.pending, bench.reports()) == (True, []), "one item is not there yet"
+    bench.steps()
+    assert (bench.flushes.pending, bench.sizes()) == (False, [500, 2]), "with the report"
     bench.put("a", "b", "c", size_bytes=1_200_000)
+    bench.buffer.put(Item(Kind.FEEDBACK, {"trace_id": "1", "score": 1}, 1))
     bench.steps(2)
     assert bench.outputs()[2:] == [["a", "b"], ["c"]]
-
-
-def test_an_unconfirmed_batch_goes_again_under_its_number_and_before_any_other(bench: Bench) -> None:
-    bench.stream.failures = [GONE, GONE]
-    bench.put("a")
-    bench.steps()
-    bench.put("b")
-    bench.steps(2)
-    first, second, third = bench.stream.attempts
-    assert first is second is third
-    assert (first.number, bench.buffer.settled) == (1, 1)
-    bench.steps()
-    assert (bench.numbers()[3], bench.outputs()[3]) == (2, ["b"])
+    assert [entry.kind for entry in bench.stream.attempts[-1].entries] == [Kind.TRACE, Kind.FEEDBACK]
 
 
 def test_failures_space_the_attempts_out_up_to_a_cap_and_a_flush_makes_the_delays_short_again(bench: Bench) -> None:
@@ -178,6 +202,8 @@ def test_failures_space_the_attempts_out_up_to_a_cap_and_a_flush_makes_the_delay
     bench.wakeup.open()
     bench.steps(2)
     assert bench.wakeup.waits[9:] == [5.0, 0.05]
+    backoff = Backoff()
+    assert all(0 <= backoff.next_delay_s() <= 5 for _ in range(100)), "the bench draws the bounds"
 
 
 @pytest.mark.swallows
@@ -218,52 +244,17 @@ def test_after_a_batch_that_was_not_full_it_lingers(bench: Bench) -> None:
 
 def test_the_next_batch_is_prepared_while_redis_works(bench: Bench) -> None:
     """Once: what comes later still finds room in it."""
-    bench.stream.during = lambda: bench.put_many(100)
+    bench.stream.during = lambda: bench.put(*["p"] * 100, size_bytes=15_001)
     bench.put("a")
     bench.awake()
     bench.steps()
     assert (bench.buffer.queued, bench.buffer.settled, bench.buffer.taken) == (0, 1, 101)
     assert bench.wakeup.waits == []
-    bench.stream.during = lambda: None
-    bench.put("z")
-    bench.steps()
-    assert bench.outputs()[1] == [*map(str, range(100)), "z"]
-    assert bench.buffer.settled == 102
-    bench.stream.during = lambda: bench.put_many(99)
-    bench.put("a")
-    bench.steps()
-    assert bench.buffer.queued == 99, "few items wait for others"
-    bench = Bench()
-    bench.stream.during = lambda: bench.put(*["p"] * 100, size_bytes=15_001)
-    bench.put("a")
-    bench.steps()
-    bench.stream.during = lambda: None
+    bench.stream.during = lambda: bench.put_many(97)
     bench.put("x", "y", "z", size_bytes=1_200_001)
     bench.steps()
     assert bench.sizes() == [1, 101], "what is prepared counts towards the bytes of its batch"
-
-
-def test_what_is_prepared_survives_an_outage(bench: Bench) -> None:
-    bench.stream.failures = [GONE] * 2
-    bench.stream.during = lambda: bench.put_many(100)
-    bench.put("a")
-    bench.steps(2)
-    bench.stream.during = lambda: None
-    ticket = bench.flushes.request(bench.buffer.accepted)
-    bench.steps(2)
-    assert bench.numbers() == [1, 1, 1, 2]
-    assert bench.outputs()[3] == [*map(str, range(100))] * 2
-    bench.flushes.wait(ticket, timeout_s=60)
-    assert bench.buffer.settled == 201
-
-
-def test_publishers_get_their_turn_between_pieces_of_a_batch_unless_the_buffer_fills(bench: Bench) -> None:
-    bench.put_many(48)
-    bench.steps()
-    assert len(bench.turns) == 1, "nobody published after the first piece"
-    bench.put_many(5_001)
-    bench.steps()
-    assert len(bench.turns) == 1
+    assert bench.buffer.queued == 97 + 2, "few items wait for others"
 
 
 def test_with_nothing_to_send_it_sleeps_until_an_item_or_a_report_and_answers_a_flush(bench: Bench) -> None:
@@ -271,10 +262,14 @@ def test_with_nothing_to_send_it_sleeps_until_an_item_or_a_report_and_answers_a_
     assert bench.wakeup.waits == [10.0]
     bench.flushes.request(0)
     bench.steps()
-    assert not bench.flushes.pending
-    assert bench.stream.attempts == []
-    bench.put("a")
+    assert (bench.flushes.pending, bench.stream.attempts) == (False, [])
+    bench.put_many(48)
     assert bench.wakeup.wait(0)
+    bench.steps()
+    assert len(bench.turns) == 1, "publishers get their turn between pieces, and nobody published after the first"
+    bench.put_many(5_001)
+    bench.steps()
+    assert len(bench.turns) == 1, "unless the buffer fills"
 
 
 def test_what_is_dropped_after_acceptance_is_not_sent_but_counted_reported_and_logged(
@@ -299,52 +294,41 @@ def test_what_is_dropped_after_acceptance_is_not_sent_but_counted_reported_and_l
     assert caplog.record_tuples[0] == warning
 
 
-def test_reports_go_with_the_batches_every_10_s_and_each_hour_that_it_lives(bench: Bench) -> None:
-    for now_s in (0.0, 5.0, 10.0, 12.0, 20.0):
-        bench.now_s = now_s
-        bench.put("a")
-        bench.steps()
-    assert [(report["seq"], report["published"], report["accepted"]) for report in bench.reports()] == [
-        *((1, 3, 3), (2, 5, 5))
-    ]
-    assert bench.sizes() == [1, 1, 2, 1, 2]
-    bench = Bench()
-    bench.put("a")
-    bench.flushes.request(1)
-    for now_s in (0.0, 60.0, 3599.0, 3600.0, 3660.0, 7199.0, 7200.0):
-        bench.now_s = now_s
-        bench.steps()
-    assert [(report["seq"], report["published"]) for report in bench.reports()] == [(1, 1), (2, 1), (3, 1)]
-    assert bench.sizes() == [2, 1, 1]
+def test_reports_go_with_the_batches_every_10_s_and_each_hour_that_it_lives() -> None:
+    """Each list: when something is published or a flush is requested, and when the sender steps."""
+    for published_at, flushed_at, steps, expected in (
+        ([0.0, 5.0, 10.0, 12.0, 20.0], [], [0.0, 5.0, 9.9, 10.0, 12.0, 20.0], [(10.0, 3), (20.0, 5)]),
+        ([0.0], [0.0], [0.0, 60.0, 3599.0, 3600.0, 3660.0, 7199.0, 7200.0], [(0.0, 1), (3600.0, 1), (7200.0, 1)]),
+        ([0.0], [1.0, 2.0], [0.0, 1.0, 2.0, 30.0], [(1.0, 1)]),
+        # A report that entries came behind is said again: a cap may have cut it off before anybody read it.
+        ([11.0, 12.0], [], [11.0, 12.0, 13.0, 22.0, 40.0], [(11.0, 1), (22.0, 2)]),
+        ([], [], [0.0, 10.0, 3600.0], [(3600.0, 0)]),
+    ):
+        bench = Bench()
+        reported = []
+        for bench.now_s in steps:
+            bench.put(*["a"] * (bench.now_s in published_at))
+            if bench.now_s in flushed_at:
+                bench.flushes.request(bench.buffer.accepted)
+            before = len(bench.reports())
+            bench.steps()
+            reported += [(bench.now_s, each["published"]) for each in bench.reports()[before:]]
+        assert reported == expected, steps
+        assert [report["seq"] for report in bench.reports()] == list(range(1, len(expected) + 1))
     bench = Bench()
     bench.buffer.refuse(Kind.TRACE, Reason.INVALID)
     bench.now_s = 10.0
     bench.steps()
     report = {"producer": "p", "seq": 1, "service": "shop", "published": 1, "accepted": 0, "dropped": {"invalid": 1}}
     assert bench.reports() == [report], "drops without any trace to send"
-
-
-def test_a_flush_is_reported_by_the_batch_that_completes_it(bench: Bench) -> None:
-    bench.put_many(501)
-    bench.flushes.request(501)
-    bench.put("later")
-    bench.steps()
-    assert bench.flushes.pending
-    assert bench.reports() == []
-    bench.steps()
-    assert not bench.flushes.pending
-    assert [report["accepted"] for report in bench.reports()] == [502]
-    # One that was due stands before: the report of a flush stands behind all it waited for.
-    bench = Bench()
     bench.put_many(500)
-    bench.now_s = 11.0
+    bench.now_s = 21.0
     bench.steps()
-    assert len(bench.reports()) == 1
     bench.put("later", "latest")
     bench.flushes.request(502)
     bench.steps()
-    assert bench.stream.attempts[-1].entries[-1].kind is Kind.REPORT
-    assert bench.reports()[-1]["accepted"] == 502
+    last = bench.stream.attempts[-1].entries[-1]
+    assert json.loads(last.payload)["accepted"] == 502, "the report of a flush is behind all it waited for"
 
 
 def test_trouble_is_logged_once_a_minute_and_its_end_too(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -365,28 +349,10 @@ def test_trouble_is_logged_once_a_minute_and_its_end_too(bench: Bench, caplog: p
 # --- latch, backoff, flush requests, reporter, throttled log ---------------------------------------------------------
 
 
-def test_a_latch_opened_before_the_wait_or_by_another_thread_ends_it_once() -> None:
-    wakeup = Wakeup()
-    wakeup.open()
-    wakeup.open()
-    assert wakeup.wait(60)
-    assert not wakeup.wait(0)
-    other = threading.Thread(target=wakeup.open)
-    other.start()
-    assert wakeup.wait(60)
-    other.join()
-    assert not wakeup.wait(-1)
-
-
-@given(st.integers(0, 200))
-def test_delays_stay_within_the_cap(failures: int) -> None:
-    backoff = Backoff()
-    assert all(0 <= backoff.next_delay_s() <= 5 for _ in range(failures))
-
-
-def test_an_answer_counts_for_every_earlier_ticket() -> None:
+def test_an_answer_counts_for_every_earlier_ticket_and_a_latch_ends_one_wait() -> None:
     flushes = Flushes()
-    first, second, third = flushes.request(3), flushes.request(5), flushes.request(5)
+    first, second, third = flushes.request(3), flushes.request(12), flushes.request(5)
+    assert flushes.latest == Flush(third, target=12), "a later request for less keeps the target of the earlier"
     flushes.complete(second)
     flushes.wait(first, timeout_s=60)
     for timeout_s in (0, -1):
@@ -395,40 +361,10 @@ def test_an_answer_counts_for_every_earlier_ticket() -> None:
     flushes.complete(third)
     flushes.complete(first)
     assert not flushes.pending
-    flushes = Flushes()
-    flushes.request(12)
-    flushes.request(10)
-    assert flushes.latest == Flush(ticket=2, target=12), "a later request for less keeps the target of the earlier"
-
-
-def report(seq: int, totals: Totals) -> ProducerReport:
-    return ProducerReport("p", seq, "shop", totals.published, totals.accepted, totals.dropped)
-
-
-def test_reports_come_when_something_changed_and_10_s_went_by_or_a_flush_asks() -> None:
-    reporter = Reporter(producer="p", service="shop", now_s=100)
-    one, two = Totals(1, 1, {}), Totals(2, 1, {"invalid": 1})
-    assert reporter.next_report(one, 109.9, at_once=False) is None
-    assert reporter.next_report(one, 110, at_once=False) == report(1, one)
-    assert reporter.next_report(one, 130, at_once=False) is None, "nothing changed"
-    assert reporter.next_report(two, 131, at_once=False) == report(2, two)
-    reporter = Reporter(producer="p", service="shop", now_s=100)
-    assert reporter.needs_report(one)
-    assert reporter.next_report(one, 100, at_once=True) == report(1, one)
-    assert not reporter.needs_report(one)
-    assert reporter.next_report(one, 100, at_once=True) is None, "nothing changed"
-
-
-def test_a_report_that_entries_came_behind_is_said_again() -> None:
-    """A cap may have cut it off before anybody read it."""
-    reporter = Reporter(producer="p", service="shop", now_s=100)
-    totals = Totals(1, 1, {})
-    assert reporter.next_report(totals, 110, at_once=False) == report(1, totals)
-    reporter.mark_overtaken()
-    assert reporter.needs_report(totals)
-    assert reporter.next_report(totals, 115, at_once=False) is None, "without haste not too often"
-    assert reporter.next_report(totals, 120, at_once=False) == report(2, totals)
-    assert reporter.next_report(totals, 140, at_once=False) is None, "nothing came behind it"
+    wakeup = Wakeup()
+    for _ in range(2):
+        wakeup.open()
+    assert (wakeup.wait(60), wakeup.wait(0), wakeup.wait(-1)) == (True, False, False)
 
 
 def test_on_a_cluster_a_report_counts_drops_and_what_its_own_partition_got() -> None:
@@ -446,12 +382,11 @@ def test_on_a_cluster_a_report_counts_drops_and_what_its_own_partition_got() -> 
 
 
 def test_each_subject_is_taken_once_a_minute_and_only_so_many_at_a_time() -> None:
-    now_s = 5.0
+    now_s = 0.0
     once = Once(lambda: now_s, most=2)
     taken = []
     attempts = ((5.0, "a"), (6.0, "a"), (7.0, "b"), (8.0, "c"), (64.9, "a"), (65.0, "a"), (66.0, "c"), (126.0, "c"))
     for now_s, subject in attempts:
         assert once.is_due(subject) is once.is_due(subject), "asking begins nothing"
-        if once.take(subject):
-            taken.append((now_s, subject))
+        taken += [(now_s, subject)] * once.take(subject)
     assert taken == [(5.0, "a"), (7.0, "b"), (65.0, "a"), (126.0, "c")]

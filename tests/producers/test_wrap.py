@@ -7,8 +7,9 @@ import base64
 import gc
 import inspect
 import json
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from operator import attrgetter
 from typing import Any
 from unittest.mock import Mock
@@ -97,6 +98,10 @@ async def each(stream: Any) -> AsyncIterator[Any]:
             yield item
 
 
+async def listed(stream: Any) -> list[Any]:
+    return [seen(item) async for item in each(stream)]
+
+
 class Entered:
     """A context manager of either kind."""
 
@@ -112,61 +117,35 @@ class Entered:
         await leave(*error) if leave else self.manager.__exit__(*error)
 
 
-async def listed(stream: Any) -> list[Any]:
-    return [seen(item) async for item in each(stream)]
-
-
-async def whole(result: Any) -> Any:
-    return seen(result)
-
-
-async def raw(response: Any) -> Any:
-    text = await maybe(response.text() if callable(response.text) else response.text)
-    parsed = await maybe(response.parse())
-    return type(response), response.status_code, text, seen(parsed), parsed is await maybe(response.parse())
-
-
-async def raw_list(response: Any) -> Any:
-    return type(response), await listed(await maybe(response.parse()))
-
-
-async def lines(stream: Any) -> Any:
-    return type(stream), await listed(stream.iter_lines())
-
-
-async def parsed(stream: Any) -> Any:
-    return seen(await maybe(stream.parse())), await maybe(stream.json())
-
-
-async def texts(stream: Any) -> Any:
-    return await listed(stream.text_stream)
-
-
-async def events(stream: Any) -> Any:
-    final = next(name for name in FINAL if hasattr(stream, name))
-    return type(stream), await listed(stream), seen(await maybe(getattr(stream, final)()))
-
-
-async def left(stream: Any) -> Any:
-    """Leave a stream at the first chunk that has a text."""
-    return await anext(seen(item) async for item in each(stream) if item.choices[0].delta.content)
-
-
-async def first(stream: Any) -> Any:
-    """Leave a stream at the first event that has a text."""
-    return await anext(seen(item) async for item in each(stream) if getattr(item, DELTAS.get(item.type, ""), None))
-
-
-READERS = {"whole": whole, "list": listed, "raw": raw, "raw list": raw_list}
-ENTERED = {"lines": lines, "parsed": parsed, "texts": texts, "events": events, "left": left, "first": first}
-
-
 async def read(way: str, result: Any) -> Any:
     """Read the result of a call in one of the ways of callers, and return what is seen of it."""
-    if way in READERS:
-        return await READERS[way](result)
-    async with Entered(result) as stream:
-        return await ENTERED[way](stream)
+    async with nullcontext(result) if way in {"whole", "list", "raw", "raw list"} else Entered(result) as response:
+        got: Any
+        if way == "whole":
+            got = seen(response)
+        elif way == "list":
+            got = await listed(response)
+        elif way == "raw list":
+            got = await listed(await maybe(response.parse()))
+        elif way == "raw":
+            text = await maybe(response.text() if callable(response.text) else response.text)
+            parsed = await maybe(response.parse())
+            got = response.status_code, text, seen(parsed), parsed is await maybe(response.parse())
+        elif way == "lines":
+            got = await listed(response.iter_lines())
+        elif way == "parsed":
+            got = seen(await maybe(response.parse())), await maybe(response.json())
+        elif way == "texts":
+            got = await listed(response.text_stream)
+        elif way == "left":  # at the first chunk that has a text
+            got = await anext(seen(item) async for item in each(response) if item.choices[0].delta.content)
+        elif way == "first":  # event that has a text
+            deltas = (item async for item in each(response) if getattr(item, DELTAS.get(item.type, ""), None))
+            got = seen(await anext(deltas))
+        else:
+            final = next(name for name in FINAL if hasattr(response, name))
+            got = await listed(response), seen(await maybe(getattr(response, final)()))
+        return type(response), got
 
 
 async def perform(client: Any, method: str, arguments: dict[str, Any], way: str, options: dict[str, Any]) -> Any:
@@ -262,14 +241,9 @@ def test_a_call_gives_what_the_bare_client_gives_and_is_published(library: str, 
 
 
 def chat_span(number: int, model: str, outputs: Any) -> dict[str, Any]:
-    attributes = {
-        "provider": "openai",
-        "usage": FIELDS["chat"]["usage"],
-        "response_id": "chatcmpl-1",
-        "model": f"{model}-2026",
-    }
+    attributes = {"provider": "openai", "usage": FIELDS["chat"]["usage"], "response_id": "chatcmpl-1"}
     span = {"kind": "llm", "parent_id": "s0", "status": "ok", "inputs": QUESTION, "name": "chat.completions"}
-    return {**span, "span_id": f"s{number}", "outputs": outputs, "attributes": attributes}
+    return {**span, "span_id": f"s{number}", "outputs": outputs, "attributes": {**attributes, "model": f"{model}-2026"}}
 
 
 def test_calls_within_a_block_are_spans_and_fill_its_fields(openai_client: openai.OpenAI, sdk: StartedSdk) -> None:
@@ -332,18 +306,15 @@ def test_a_client_is_wrapped_once_keeps_its_type_and_serves_threads(
 ) -> None:
     again = tracejudge.wrap_openai(tracejudge.wrap_openai(openai_client))
     assert again is openai_client
-    assert type(again) is openai.OpenAI
-    assert type(again.with_options(timeout=3)) is openai.OpenAI
+    assert type(again) is type(again.with_options(timeout=3)) is openai.OpenAI
     chat(again)
     the_trace(sdk)
     with tracejudge.wrap_openai(made("anthropic.Anthropic", api)) as client:
         client.messages.create(model="answers", max_tokens=9, messages=ASKED)
     assert the_trace(sdk)["provider"] == "anthropic"
-    streams = [threading.Thread(target=lambda: list(chat(openai_client, stream=True)), daemon=True) for _ in range(12)]
-    for thread in streams:
-        thread.start()
-    for thread in streams:
-        thread.join(60)
+    with ThreadPoolExecutor(12) as pool:
+        for _ in range(12):
+            pool.submit(lambda: list(chat(openai_client, stream=True)))
     assert [trace["output"] for trace in published(sdk)] == [ANSWER] * 12
 
 
@@ -357,19 +328,16 @@ def test_another_object_is_returned_as_it_is_and_before_init_calls_pass(
 
 
 @pytest.mark.swallows
-@pytest.mark.parametrize("name", ["request_data", "json_data", "call_fields", "ResponseBody"])
 def test_a_fault_of_ours_does_not_reach_the_caller(
-    name: str, openai_client: openai.OpenAI, sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch
+    openai_client: openai.OpenAI, sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: Any) -> None:
-        raise SystemExit("ours")
-
-    monkeypatch.setattr(wrap, name, fail)
-    assert chat(openai_client).choices[0].message.content == ANSWER
-    assert len(list(chat(openai_client, stream=True))) == 6
-    if name == "call_fields":
-        assert tracejudge.flush(60)
-        assert sum(sdk.client.totals().dropped.values()) == 2
+    for name in ("request_data", "json_data", "ResponseBody", "call_fields"):
+        with monkeypatch.context() as patch:
+            patch.setattr(wrap, name, Mock(side_effect=SystemExit("ours")))
+            assert chat(openai_client).choices[0].message.content == ANSWER, name
+            assert len(list(chat(openai_client, stream=True))) == 6, name
+            assert tracejudge.flush(60)
+    assert sdk.client.totals().dropped == {"invalid": 2}, "of call_fields"
 
 
 @pytest.mark.swallows
@@ -408,30 +376,30 @@ def test_events_are_read_wherever_their_bytes_are_divided() -> None:
             assert call_fields({}, reader.response())["output"] == ANSWER, (kind, size)
 
 
-def test_bodies_and_events_that_the_server_does_not_send_become_fields() -> None:
-    wrong = {}
-    for name, request, response, expected in table("provider_calls")["calls"]:
-        if (fields := msgspec.to_builtins(call_fields(request_data(request), response))) != expected:
-            wrong[name] = fields
-    for name, events, expected in table("provider_calls")["events"]:
-        answer = StreamedAnswer()
-        for event in events:
-            answer.add(event)
-        if (fields := msgspec.to_builtins(call_fields({}, answer.response()))) != expected:
-            wrong[name] = fields
-    assert wrong == {}
+def answer_of(events: list[dict[str, Any]]) -> dict[str, Any]:
     answer = StreamedAnswer()
-    for _ in range(30):
-        answer.add({"choices": [{"index": 0, "delta": {"content": "x" * 100_000}}]})
-    assert len(call_fields({}, answer.response())["output"]) == 1_000_000, "a stream is bounded"
+    for event in events:
+        answer.add(event)
+    return msgspec.to_builtins(call_fields({}, answer.response()))
+
+
+def test_bodies_and_events_that_the_server_does_not_send_become_fields() -> None:
+    for name, request, response, expected in table("provider_calls")["calls"]:
+        assert msgspec.to_builtins(call_fields(request_data(request), response)) == expected, name
+    for name, events, expected in table("provider_calls")["events"]:
+        assert answer_of(events) == expected, name
+    long = answer_of([{"choices": [{"index": 0, "delta": {"content": "x" * 100_000}}]}] * 30)
+    assert len(long["output"]) == 1_000_000, "a stream is bounded"
 
 
 def test_a_request_is_a_copy_of_plain_values() -> None:
-    messages = [{"role": "user", "content": [{"type": "text", "text": "Hot?"}]}]
-    copied = request_data({"messages": messages, "tools": ["tea"], "user": None, "seed": 1})
-    messages[0]["content"][0]["text"] = "changed"
     content = [{"type": "text", "text": "Hot?"}]
-    assert copied == {"messages": [{"role": "user", "content": content}], "tools": ["tea"]}
+    copied = request_data(
+        {"messages": [{"role": "user", "content": content}], "tools": ["tea"], "user": None, "seed": 1}
+    )
+    content[0]["text"] = "changed"
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hot?"}]}]
+    assert copied == {"messages": messages, "tools": ["tea"]}
     endless: list[Any] = []
     endless.append(endless)
     assert json_data(endless) is not None
