@@ -110,7 +110,7 @@ def faults(tmp_path: Path) -> Iterator[RandomFaults]:
         yield RandomFaults(experiment, proxy, random.Random(seed))
 
 
-@pytest.mark.endurance("a minute of faults that other experiments cause one by one")
+@pytest.mark.slow("a minute of random faults")
 @pytest.mark.timeout(SOAK_S + 900)
 def test_a_steady_load_with_random_faults(faults: RandomFaults) -> None:
     experiment = faults.experiment

@@ -139,13 +139,8 @@ def mlflow(folder: Path) -> Product:
 PRODUCTS = {"phoenix": phoenix, "mlflow": mlflow}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("mlflow", marks=pytest.mark.slow("starts MLflow")),
-        pytest.param("phoenix", marks=pytest.mark.endurance("starts Phoenix, which takes 25 s of CPU")),
-    ],
-)
+@pytest.mark.slow("starts Phoenix and MLflow")
+@pytest.mark.parametrize("name", PRODUCTS)
 def test_scores_are_on_traces(keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     product, verdicts, now = PRODUCTS[name](tmp_path), [verdict(number) for number in range(COUNT)], [time.time()]
     monkeypatch.setattr("worker.base.delivery.receiver_delivery.time.time", lambda: now[0])
