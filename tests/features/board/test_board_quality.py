@@ -51,8 +51,8 @@ def test_a_fall_is_found_from_its_first_bucket_on_and_chance_is_within_the_budge
         assert since == (None if bucket is None else BEGIN + 10 * bucket), name
     # The same counts in ten sessions, in each of which all verdicts are alike.
     assert find_fall(buckets_of([*good * 2, *bad], per_session=17), series=10) is None
-    # Of 60 first hours of a series, one of ten, hardly one has a fall: one a week is the budget of all.
-    chances = [young.by_chance(share, judged, 360, 10, 20) for share, judged in ((0.8, 20), (0.95, 8), (0.6, 3))]
+    # Of 30 first hours of a series, one of ten, hardly one has a fall: one a week is the budget of all.
+    chances = [young.by_chance(share, judged, 360, 10, 10) for share, judged in ((0.8, 20), (0.95, 8), (0.6, 3))]
     assert max(chances) <= 0.1
 
 
