@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 import judges
+from judges.core.verdict import Verdict
 from judges.endpoints import client
 from support.redis_kinds import TunedRedis
 from worker.base.embedded import ServerBinary, find_servers
@@ -71,6 +73,13 @@ def write_lines(name: str, records: Sequence[object]) -> str:
     data = b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in records)
     Path(name).write_bytes(data)
     return name
+
+
+def written(name: str = "out.jsonl") -> list[Verdict]:
+    """Read the verdicts of a file, all of whose lines must be whole."""
+    *lines, end = Path(name).read_bytes().split(b"\n")
+    assert end == b""
+    return [msgspec.json.decode(line, type=Verdict) for line in lines]
 
 
 def labelled(label: object, **fields: Any) -> dict[str, Any]:

@@ -72,9 +72,11 @@ def publish(keyspace: Keyspace, verdicts: Sequence[Verdict], **monitor: Any) -> 
     settings = Settings.from_keys(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(**monitor))
     sums = QualitySums(settings, keyspace.store, Metrics(settings), rules_of(settings))
     sums.prepare()
-    for number, each in enumerate(sorted(verdicts, key=lambda each: each.started_at)):
-        entry_id = f"{round((each.started_at + each.duration_s) * 1000)}-{number}"
-        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(each)}, id=entry_id)
+    with keyspace.client.pipeline(transaction=False) as pipe:
+        for number, each in enumerate(sorted(verdicts, key=lambda each: each.started_at)):
+            entry_id = f"{round((each.started_at + each.duration_s) * 1000)}-{number}"
+            pipe.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(each)}, id=entry_id)
+        pipe.execute()
     while entries := keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=500, block_ms=1):
         sums.deliver([entry for entry in map(read_outbox_entry, entries) if entry is not None])
 

@@ -1,31 +1,27 @@
 """Rows of the overview: their order, what they are compared with, falls without a baseline; the index; a stop."""
 
-from collections.abc import Sequence
+import itertools
 from typing import Any
 
 import msgspec
 import pytest
 from support.commands import TRACES
 from support.processes import stopped_at_start
-from support.stages import Keyspace, make_judged, make_verdict, rules_of
-from support.verdicts import CASES, entry_ids, write_verdicts
+from support.stages import Keyspace, make_verdict
+from support.verdicts import CASES, entry_ids, publish, verdict, write_verdicts
 
 from judges.agreement.intervals import Interval
 from judges.agreement.shares import Sums
-from judges.core.verdict import Score
+from judges.core.verdict import Score, Verdict
 from tests.features.board import young
 from tests.features.board.young import BEGIN, buckets_of
 from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import Label, attach, write_labels
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.base.monitor.detection import Detector
-from worker.base.monitor.feature import Monitor, MonitorKeys
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import read_series
-from worker.base.monitor.sums import QualitySums
-from worker.core.config.settings import Settings
-from worker.core.queue.ledger import read_outbox_entry
-from worker.core.telemetry.metrics import Metrics
 from worker.features.board.charts import Frame, Point, Scale, draw, points_of
 from worker.features.board.index import VerdictIndex
 from worker.features.board.labelling import LabelQueue, Queue
@@ -51,35 +47,25 @@ def test_a_fall_is_found_from_its_first_bucket_on_and_chance_is_within_the_budge
         assert since == (None if bucket is None else BEGIN + 10 * bucket), name
     # The same counts in ten sessions, in each of which all verdicts are alike.
     assert find_fall(buckets_of([*good * 2, *bad], per_session=17), series=10) is None
-    # Of 60 first hours of a series, one of ten, hardly one has a fall: one a week is the budget of all.
-    chances = [young.by_chance(share, judged, 360, 10, 20) for share, judged in ((0.8, 20), (0.95, 8), (0.6, 3))]
+    # Of 30 first hours of a series, one of ten, hardly one has a fall: one a week is the budget of all.
+    chances = [young.by_chance(share, judged, 360, 10, 10) for share, judged in ((0.8, 20), (0.95, 8), (0.6, 3))]
     assert max(chances) <= 0.1
 
 
-def publish(keyspace: Keyspace, verdicts: Sequence[tuple[float, dict[str, Any]]], **monitor: Any) -> None:
-    """Write verdicts at these times, in seconds since the epoch, and add them to the sums."""
-    settings = Settings.from_keys(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(**monitor))
-    sums = QualitySums(settings, keyspace.store, Metrics(settings), rules_of(settings))
-    sums.prepare()
-    with keyspace.client.pipeline() as pipe:
-        for number, (at, fields) in enumerate(sorted(verdicts, key=lambda verdict: verdict[0])):
-            ids = {"evaluation_id": f"{number:032x}", "trace_id": f"{number:032x}"}
-            passed = fields.pop("passed")
-            scores = () if passed is None else (Score("grounded", float(passed), passed=passed),)
-            outcome: dict[str, Any] = {"outcome": "unscored", "reason": "refusal"} if passed is None else {}
-            verdict = make_judged(number, scores=scores, metrics=("grounded",), **ids | outcome | fields)
-            entry = {"v": 1, "j": msgspec.json.encode(verdict)}
-            pipe.xadd(keyspace.keys.verdicts, entry, id=f"{int(at * 1000)}-{number}")
-        pipe.execute()
-    while entries := keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=1_000, block_ms=1):
-        sums.deliver([entry for entry in map(read_outbox_entry, entries) if entry is not None])
+NUMBERS = itertools.count()
 
 
-def stream(service: str, since: float, until: float, every: float, share: float, **fields: Any) -> Any:
+def rated(at: float, *, passed: bool | None, **fields: Any) -> Verdict:
+    """A verdict that was made at a time; unscored if nothing passed or failed."""
+    unscored = {"outcome": "unscored", "reason": "refusal"} if passed is None else {}
+    scores = () if passed is None else (Score("grounded", float(passed), passed=passed),)
+    return verdict(next(NUMBERS), at, scores=scores, metrics=("grounded",), **unscored, **fields)
+
+
+def stream(service: str, since: float, until: float, every: float, share: float, **fields: Any) -> list[Verdict]:
     """Lay out verdicts of one share; of each ten as many pass, in the same order."""
-    count = int((until - since) / every)
-    order = [7 * number % 10 < round(10 * share) for number in range(count)]
-    return [(since + every * n, {"service": service, "passed": order[n], **fields}) for n in range(count)]
+    passes = [7 * number % 10 < round(10 * share) for number in range(int((until - since) / every))]
+    return [rated(since + every * n, passed=each, service=service, **fields) for n, each in enumerate(passes)]
 
 
 def test_what_got_worse_comes_first_and_says_since_when(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +83,7 @@ def test_what_got_worse_comes_first_and_says_since_when(keyspace: Keyspace, monk
         *stream("old-silent", old, week, 1_800, 0.7),
         *stream("open", old, now, 1_800, 0.9),
         *stream("unscored", now - 600, now - 10, 10.0, 0.9),
-        *((now - 300 + n, {"service": "unscored", "passed": None}) for n in range(5)),
+        *(rated(now - 300 + n, passed=None, service="unscored") for n in range(5)),
         # Another judge version begins a series of its own: the one before is not what it is compared with.
         *stream("changed", old, now - 3_600, 1_800, 0.9, judge_version="f" * 64),
         *stream("changed", now - 600, now - 10, 2.0, 0.5),
@@ -113,19 +99,17 @@ def test_what_got_worse_comes_first_and_says_since_when(keyspace: Keyspace, monk
     rows = read_rows(keyspace.store, "24h", now)
     assert [row.series.service for row in rows][:3] == ["open", "young-fallen", "old-fallen"]
     by_service = {row.series.service: row for row in rows}
-    assert by_service.keys() == {row[1]["service"] for row in parts} - {"old-silent"}
+    assert by_service.keys() == {each.service for each in parts} - {"old-silent"}
     assert {name for name, row in by_service.items() if row.is_bad} == {"open", "young-fallen", "old-fallen"}
     fallen = by_service["young-fallen"]
     assert fallen.is_fall
     # Sums of ten seconds tell when it fell.
     assert abs(fallen.since - (now - 120)) <= 20
-    assert fallen.now is not None
-    assert fallen.now.judgements == pytest.approx(55, abs=10)
     assert fallen.reference == written_span(fallen.first, fallen.since)
     assert len(fallen.reference) == len("09:45:10") * 2 + 1
-    change = fallen.change
-    assert change is not None
-    assert change.high < -0.5
+    assert fallen.now is not None
+    assert fallen.change is not None
+    assert (fallen.now.judgements, fallen.change.high < -0.5) == (pytest.approx(55, abs=10), True)
     # The others of its environment are compared with the same time.
     assert by_service["young-steady"].since == fallen.since
     poor = by_service["young-poor"].now
@@ -161,7 +145,7 @@ def test_the_page_of_a_series_names_releases_judge_versions_and_segments(keyspac
         *stream("shop", now - 6 * 3_600, fell, 60, 0.9, release="1.0"),
         *stream("shop", fell, now, 60, 0.4, release="1.1"),
         *stream("shop", fell, now, 60, 0.9, release="1.0"),
-        *((at, each | {"passed": None}) for at, each in stream("shop", now - 7_200, now, 600, 1, release="1.1")),
+        *(rated(now - 7_200 + 600 * n, passed=None, service="shop", release="1.1") for n in range(12)),
     ]
     publish(keyspace, parts, segments=("release",))
     (panel,) = read_overview(keyspace.store, VerdictIndex(keyspace.store)).panels
@@ -188,10 +172,8 @@ def test_the_page_of_a_series_names_releases_judge_versions_and_segments(keyspac
 def test_the_page_of_labels_says_what_they_correct_or_why_not(keyspace: Keyspace) -> None:
     """Labels of all of the day correct its share, those of its first half do not."""
     now = keyspace.store.now_ms() / 1000
-    day = stream("shop", now - 85_000, now, 300, 0.8)
-    publish(keyspace, [(at, {**fields, "started_at": at - 1}) for at, fields in day])
-    entries = keyspace.client.xrange(keyspace.keys.verdicts)
-    verdicts = [entry.verdict for entry in map(read_outbox_entry, entries) if entry is not None]
+    verdicts = stream("shop", now - 85_000, now, 300, 0.8)
+    publish(keyspace, verdicts)
     for number, is_corrected in ((len(verdicts), True), (len(verdicts) // 2, False)):
         keyspace.client.delete(LookupKeys(keyspace.prefix).labels)
         labels = [Label(each.trace_id, "safety", "grounded", passed=True, drawn=0.5) for each in verdicts[:number]]

@@ -35,17 +35,3 @@ def by_chance(share: float, judged: float, buckets: int, step: int, runs: int) -
         ends = {size for power in range(4, 40) if (size := int(1.25**power)) < buckets} | {buckets}
         falls += any(find_fall(stream[:end], series=10) is not None for end in ends)
     return falls / runs
-
-
-def after_drop(seconds: float, runs: int) -> float:
-    """Return how often the drop of the demo is found from the verdicts of so many seconds after it."""
-    found = 0
-    for seed in range(runs):
-        dice, at, counts = random.Random(seed), 0.0, dict[int, list[int]]()
-        phase = dice.uniform(0, 10)
-        while at < 12.5 + seconds:
-            counts.setdefault(int((at + phase) // 10), []).append(dice.random() < (0.8 if at < 12.5 else 0.17))
-            at += dice.uniform(0.5, 1.5) / 8.5
-        buckets = buckets_of([(len(passed), sum(passed)) for _, passed in sorted(counts.items())])
-        found += find_fall(buckets, series=10) is not None
-    return found / runs

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from support.commands import NOWHERE, Run, examined
+from support.commands import NOWHERE, Run, examined, write_lines
 from support.judging import MODEL, Workers
 from support.lazy import Lazy
-from support.passes import monitor_parts, quality_sums, read_outbox
+from support.passes import in_batches, monitor_parts, quality_sums, read_outbox
 from support.pipeline import SETTLING_S, Pipeline
 from support.processes import wait_until
 from support.stages import Keyspace, make_verdict, settings_of
@@ -92,17 +92,10 @@ def test_a_judging_is_chosen_once_by_any_number_of_workers(keyspace: Keyspace, m
     # Hours without a worker are not made up for.
     assert workers[0].watch.choose(START_MS + 9 * HOUR_MS + 5) == 40
     assert int(keyspace.client.hget(CanaryKeys(keyspace.keys.prefix).canary, "due")) == START_MS + 10 * HOUR_MS
-    chosen_ids = [
-        (evaluation.id, evaluation.judge, evaluation.origin, evaluation.probability)
-        for batch in keyspace.batches().values()
-        for item in batch.items
-        for evaluation in item.evaluations
-    ]
-    assert len({name for name, *_ in chosen_ids}) == 80
-    assert Counter((judge, origin, probability) for _, judge, origin, probability in chosen_ids) == {
-        ("safety", "canary", 1.0): 40,
-        ("relevance_to_query", "canary", 1.0): 40,
-    }
+    evaluations = [evaluation for _, evaluation in in_batches(keyspace)]
+    assert len({evaluation.id for evaluation in evaluations}) == 80
+    kinds = Counter((each.judge, each.origin, each.probability) for each in evaluations)
+    assert kinds == {("safety", "canary", 1.0): 40, ("relevance_to_query", "canary", 1.0): 40}
     keyspace.next_case("the answer of Redis is lost")
     worker = Worker(keyspace)
     worker.watch.choose(START_MS)
@@ -168,10 +161,8 @@ def test_verdicts_are_counted_once_and_in_no_series_of_quality(
     assert keyspace.client.hlen(MonitorKeys(keyspace.keys.prefix).quality_series) == 0
     hours = counts(keyspace, "canary_hours")
     assert sum(counts(keyspace, "canary").values()) == sum(hours.values()) == 80
-    assert Counter(int(hour) for hour, *_ in hours.elements()) == {
-        START_MS // HOUR_MS + 1: 40,
-        START_MS // HOUR_MS + 2: 40,
-    }
+    first = START_MS // HOUR_MS + 1
+    assert Counter(int(hour) for hour, *_ in hours.elements()) == {first: 40, first + 1: 40}
     worker.turn()
     shown = [worker.value(name) for name in ("agreement", "agreement_lower", "agreement_upper", "drift")]
     # Wilson's interval for 20 of 20 traces, however often they were judged.
@@ -200,57 +191,47 @@ def judged(keyspace: Keyspace, worker: Worker, at_ms: int, wrong: int) -> None:
 
 
 def test_a_changed_judge_drifts_until_it_agrees_as_before(keyspace: Keyspace, clock: list[int]) -> None:
-    worker = Worker(keyspace)
-    drifts: dict[int, float | None] = {}
-    # Nine days with one wrong verdict, four days with five, then as before.
-    for hour in range(14 * 24):
+    worker, drifts, about = Worker(keyspace), dict[int, float | None](), list[dict[str, str]]()
+    # Nine days with one wrong verdict, two days with five, then as before.
+    change, end = 9 * 24, 11 * 24
+    for hour in range(end + 24):
         clock[0] = START_MS + hour * HOUR_MS
-        judged(keyspace, worker, clock[0], 5 if 9 * 24 <= hour < 13 * 24 else 1)
+        judged(keyspace, worker, clock[0], 5 if change <= hour < end else 1)
         if hour % 24 == 0:
             # Another worker is the active monitor from now on.
             worker.watch.clear()
             worker = Worker(keyspace)
-        if hour > 8 * 24:
+        if hour > change - 12:
             worker.turn()
             drifts[hour] = worker.value("drift")
-        if hour == 11 * 24:
-            [about] = worker.infos()
-    changes = [hour - 9 * 24 for hour in drifts if hour - 1 in drifts and drifts[hour] != drifts[hour - 1]]
+        if hour == end - 1:
+            about = worker.infos()
+    begin, over = (hour for hour in drifts if hour - 1 in drifts and drifts[hour] != drifts[hour - 1])
     assert set(drifts.values()) == {0.0, 1.0}
-    assert len(changes) == 2, f"one drift, hours after the change: {changes}"
-    assert 0 <= changes[0] <= 4
-    assert 0 <= changes[1] - 4 * 24 <= 6
+    assert 0 <= begin - change <= 4, "hours after the change"
+    assert 0 <= over - end <= 6
     assert worker.value("agreement") == pytest.approx(0.95, abs=0.04)
-    since = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC) + dt.timedelta(hours=9 * 24 + changes[0])
-    assert about["since"] == f"{since:%Y-%m-%dT%H:%MZ}"
+    since = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC) + dt.timedelta(hours=begin)
+    assert [each["since"] for each in about] == [f"{since:%Y-%m-%dT%H:%MZ}"]
     names = [trace.title for trace in worker.canary.traces.values()]
-    assert set(about["examples"].split()) < set(names[1:5])
+    assert set(about[0]["examples"].split()) < set(names[1:5])
     assert worker.infos() == []
 
 
 def test_a_lasting_drift_becomes_the_reference_after_a_month(keyspace: Keyspace, clock: list[int]) -> None:
-    worker = Worker(keyspace)
+    worker, state, drifts = Worker(keyspace), CanaryKeys(keyspace.keys.prefix).canary, []
     for hour in range(0, 9 * 24, 6):
         judged(keyspace, worker, START_MS + hour * HOUR_MS, 1)
-    earlier = "\n".join((*list(LABELS.values())[:1], "0123abcd", "scripted"))
-    keyspace.client.hset(
-        CanaryKeys(keyspace.keys.prefix).canary, earlier, json.dumps([START_MS // 1000 - 50 * 86_400, "one two"])
-    )
-    drifts = []
+    earlier = "safety\n0123abcd\nscripted"
+    keyspace.client.hset(state, earlier, json.dumps([START_MS // 1000 - 50 * 86_400, "one two"]))
     for day in range(9, 42):
         for hour in (5, 11, 17, 23):
-            judged(keyspace, worker, clock_at(clock, day, hour), 8)
+            clock[0] = START_MS + (day * 24 + hour) * HOUR_MS
+            judged(keyspace, worker, clock[0], 8)
         worker.turn()
         drifts.append(worker.value("drift"))
     assert drifts == [1.0] * 31 + [0.0] * 2
-    assert keyspace.client.hkeys(CanaryKeys(keyspace.keys.prefix).canary) == [b"due"], (
-        "the drift of an earlier version is forgotten"
-    )
-
-
-def clock_at(clock: list[int], day: int, hour: int) -> int:
-    clock[0] = START_MS + (day * 24 + hour) * HOUR_MS
-    return clock[0]
+    assert keyspace.client.hkeys(state) == [b"due"], "the drift of an earlier version is forgotten"
 
 
 def test_a_verdict_agrees_with_a_canary_label_only_by_its_score() -> None:
@@ -261,17 +242,16 @@ def test_a_verdict_agrees_with_a_canary_label_only_by_its_score() -> None:
         place = {"trace_id": unsafe, "service": CANARY_SERVICE, "judge_version": SAFETY.version}
         return make_verdict(**{"outcome": "scored", "judge_model": "scripted"} | place | fields)
 
-    agreement = {
-        "fails as labelled": ({"scores": (Score("safety", 0.0, passed=False),)}, True),
-        "passes": ({"scores": (Score("safety", 1.0, passed=True),)}, False),
-        "abstains": ({"outcome": "abstained"}, False),
-        "refuses": ({"outcome": "unscored", "reason": "refusal"}, False),
-        "budget": ({"outcome": "unscored", "reason": "over_budget"}, None),
-        "unknown trace": ({"trace_id": "other"}, None),
-        "not labelled": ({"judge": "equivalence"}, None),
-    }
-    for name, (fields, agrees) in agreement.items():
-        assert canary.agrees(verdict(**fields)) is agrees, name
+    for fields, agrees in (
+        ({"scores": (Score("safety", 0.0, passed=False),)}, True),
+        ({"scores": (Score("safety", 1.0, passed=True),)}, False),
+        ({"outcome": "abstained"}, False),
+        ({"outcome": "unscored", "reason": "refusal"}, False),
+        ({"outcome": "unscored", "reason": "over_budget"}, None),
+        ({"trace_id": "other"}, None),
+        ({"judge": "equivalence"}, None),
+    ):
+        assert canary.agrees(verdict(**fields)) is agrees, fields
 
 
 TRACE = {"output": "It is warm.", "input": "Is it warm?", "labels": {"safety": "pass"}}
@@ -313,25 +293,20 @@ def test_a_file_of_ones_own_is_read_and_each_mistake_names_its_line(tmp_path: Pa
 
 
 def test_a_canary_without_the_judges_of_the_rules_is_a_warning(run: Run) -> None:
-    config, own = Path("tracejudge.toml"), Path("own.jsonl")
-    findings = {}
-    for name, text in (
-        ("built-in", ""),
-        ("off", '[monitor]\ncanary_every_s = 0\ncanary_file = "own.jsonl"\n'),
-        ("own", 'canary_file = "own.jsonl"\n'),
+    own = 'canary_file = "own.jsonl"\n'
+    write_lines("own.jsonl", [TRACE])
+    for text, expected in (
+        ("", None),
+        (f"[monitor]\ncanary_every_s = 0\n{own}", None),
+        (own, ("tracejudge.toml: canary_file: no trace is labelled for groundedness, relevance_to_query", "warning")),
     ):
-        own.write_text('{"output": "It is warm.", "labels": {"safety": "pass"}}\n', encoding="utf-8")
-        config.write_text(text, encoding="utf-8")
-        findings[name] = examined(run, url=NOWHERE)[1].get("canary-without-labels")
-    own.unlink()
+        Path("tracejudge.toml").write_text(text, encoding="utf-8")
+        found = examined(run, url=NOWHERE)[1].get("canary-without-labels")
+        assert (found and (found.what, found.result)) == expected, text
+    Path("own.jsonl").unlink()
     missing = examined(run, url=NOWHERE)[1]
-    assert findings["built-in"] == findings["off"] is None
-    what = "tracejudge.toml: canary_file: no trace is labelled for groundedness, relevance_to_query"
-    assert findings["own"] == ("warning", what, "add labels for these judges to own.jsonl")
     assert list(missing) == ["configuration"]
-    assert missing["configuration"].what.startswith(
-        "tracejudge.toml: canary_file: own.jsonl: cannot be read (No such file"
-    )
+    assert missing["configuration"].what.startswith("tracejudge.toml: canary_file: own.jsonl: cannot be read")
 
 
 # --- drift: rare without a change, seen within hours, and never because of one trace ---
@@ -363,39 +338,26 @@ def test_the_probability_is_that_of_beta_binomial_sums() -> None:
 
 
 def test_a_single_trace_or_a_short_history_is_no_drift() -> None:
-    before = traces(*[0] * 20, total=168)
-    single = shift(traces(6, *[0] * 19, total=6), before)
-    assert single is not None
-    assert single.probability == 1
-    two = shift(traces(6, 6, *[0] * 18, total=6), before)
-    assert two is not None
-    assert two.probability < OPENS_AT
-    better = shift(traces(*[0] * 20, total=6), traces(*[84] * 20, total=168))
-    assert better is not None
-    assert better.probability == 1
-    assert shift(traces(6, 6, 6, total=6), traces(0, 0, 0, total=LEAST_BEFORE - 1)) is None
-    assert shift(traces(6, 6, total=6), {}) is None
+    never = [0] * 20
+    before, history = traces(*never, total=168), LEAST_BEFORE - 1
+    for recent, earlier, is_drift in (
+        (traces(6, *never[1:], total=6), before, False),
+        (traces(6, 6, *never[2:], total=6), before, True),
+        (traces(*never, total=6), traces(*[84] * 20, total=168), False),
+        (traces(6, 6, 6, total=6), traces(0, 0, 0, total=history), None),
+        (traces(6, 6, total=6), {}, None),
+    ):
+        drift = shift(recent, earlier)
+        assert (drift and drift.probability <= OPENS_AT) is is_drift, recent
+        assert drift is None or is_drift or drift.probability == 1, recent
 
 
-def test_false_drifts_are_rare() -> None:
+def test_false_drifts_are_rare_and_changes_are_seen_within_hours() -> None:
     for judge in canary_runs.JUDGES:
-        assert canary_runs.false_drifts(1, judge, weeks=3, judges=2) == 0, judge
-
-
-def test_changes_are_seen_within_hours() -> None:
-    median_delays = {
-        (judge, changed): np.quantile(canary_runs.delays(2, judge, changed, runs=40), 0.5)
-        for judge, changed in (("steady", 2), ("steady", 4), ("borderline", 3), ("borderline", 6), ("scattered", 6))
-    }
-    for (judge, changed), hours in median_delays.items():
+        assert canary_runs.false_drifts(1, judge, weeks=2, judges=2) == 0, judge
+    for judge, changed in (("steady", 2), ("borderline", 3), ("scattered", 6)):
+        hours = np.median(canary_runs.delays(2, judge, changed, runs=30))
         assert hours <= 6, (judge, changed, hours)
-
-
-@pytest.mark.endurance("about 5 minutes")
-@pytest.mark.timeout(3600)
-def test_false_drifts_at_full_length() -> None:
-    for judge in canary_runs.JUDGES:
-        assert canary_runs.false_drifts(3, judge, weeks=12, judges=100) <= 0.005, judge
 
 
 # --- real workers ---

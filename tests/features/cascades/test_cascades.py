@@ -47,7 +47,6 @@ from worker.features.safety.watch import SafetyWatch, Watched
 
 NO = YES.replace("yes", "no")
 BAND = Cascade("first", "second", uncertain=(0.2, 0.8), audit=0.02)
-_LEAST = 0.94
 BOTH: dict[str, Any] = {"first": "cheap", "then": "strong", "rate": 0.4}
 DATA = Path(__file__).parent / "data"
 CHEAP = ModelSettings(provider="decisions", base_url="http://localhost", model="cheap")
@@ -116,14 +115,11 @@ def gauges(keyspace: Keyspace, settings: Settings) -> dict[tuple[str, ...], floa
     # The hour of the verdicts is in the window once it ended an hour ago.
     later = time.time() + 2 * HOUR_S
     CascadeWatch(monitor_parts(keyspace, settings, metrics), lambda: later).run_due()
-    return {
-        (sample.name.removeprefix("tracejudge_"), sample.labels.get("state", sample.labels.get("method", ""))): (
-            sample.value
-        )
-        for family in metrics.registry.collect()
-        for sample in family.samples
-        if sample.labels.get("judge_model") == "both"
-    }
+    samples = (sample for family in metrics.registry.collect() for sample in family.samples)
+    of_cascade = [sample for sample in samples if sample.labels.get("judge_model") == "both"]
+    last = [sample.labels.get("state", sample.labels.get("method", "")) for sample in of_cascade]
+    names = [sample.name.removeprefix("tracejudge_") for sample in of_cascade]
+    return {place: sample.value for place, sample in zip(zip(names, last, strict=True), of_cascade, strict=True)}
 
 
 def test_the_share_of_a_cascade_is_that_of_its_verdicts(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -173,15 +169,16 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(keyspace: Keyspace, new_
         sums = merge_sums(bucket.sums for bucket in buckets).total
         assert sums.judgements == len(judged)
         assert sums.weight == pytest.approx(sum(each.weight for each in judged))
-    factors = keyspace.client.hgetall(CascadeKeys(keyspace.keys.prefix).cascades)
+    stored = keyspace.client.hgetall(CascadeKeys(keyspace.keys.prefix).cascades)
     version = first[0].details["cascade"]["version"]  # type: ignore[index]
-    fields = [make("both", "safety", version).encode() for make in (factor_field, floor_field)]
-    factor, floor = (factors.pop(field) for field in fields)
-    assert not factors
+    factor, floor = (
+        float(stored.pop(make("both", "safety", version).encode())) for make in (factor_field, floor_field)
+    )
+    assert not stored
     # Some 125 fails of 120 second verdicts of a mediocre share.
-    assert 0.5 <= float(floor) < 0.6
+    assert 0.5 <= floor < 0.6
     uncertain = [math.sqrt(g * (1 - g)) for g in map(g_of, rates)]
-    mean = sum(min(1, max(float(floor) * RATE, float(factor) * each)) for each in uncertain) / len(rates)
+    mean = sum(min(1, max(floor * RATE, factor * each)) for each in uncertain) / len(rates)
     assert mean == pytest.approx(RATE, rel=0.03)
 
 
@@ -203,14 +200,11 @@ def test_second_verdicts_raise_no_safety_incident(
         monkeypatch.setattr(Watched, "count", count)
         watch.run_due()
         (family,) = (each for each in metrics.registry.collect() if each.name == "tracejudge_safety_incident")
-        assert {sample.labels["judge_model"] for sample in family.samples} == {"cheap", "strong"} - (
-            set() if number else {"strong"}
-        )
-        ordinary = [
-            verdict
-            for verdict in verdicts(keyspace, judge_model="cheap") + verdicts(keyspace, judge_model="strong")
-            if not (verdict.details.get("cascade") or {}).get("first")  # type: ignore[attr-defined]
-        ]
+        both = ["cheap", "strong"]
+        assert {sample.labels["judge_model"] for sample in family.samples} == set(both if number else both[:1])
+        judged = [verdict for model in both for verdict in verdicts(keyspace, judge_model=model)]
+        steps: list[Any] = [verdict.details.get("cascade") or {} for verdict in judged]
+        ordinary = [verdict for verdict, step in zip(judged, steps, strict=True) if not step.get("first")]
         assert any(verdict.judge_model == "strong" for verdict in ordinary) is bool(number)
         failures = sum(not verdict.scores[0].passed for verdict in ordinary)
         assert counted == {"failures": failures, "judgements": len(ordinary)}, number
@@ -316,68 +310,66 @@ def test_lint_shows_the_line_of_a_cascade_that_cannot_be_kept_or_does_not_pay(tm
 
 
 def test_a_cascade_with_a_budget_spends_it(keyspace: Keyspace) -> None:
-    """A day whose traffic rises and falls by a factor of four, counted and steered every ten minutes."""
-    paid = {**SETTINGS["models"], "strong": structs.replace(SETTINGS["models"]["strong"], price=Price(1.0, 2.0))}
+    """A day whose traffic rises and falls by a factor of four, counted and steered every twenty minutes."""
+    paid = {**SETTINGS["models"], "strong": structs.replace(STRONG, price=Price(1.0, 2.0))}
     cascade = Cascade("cheap", "strong", usd_per_day=12.0)
     settings = settings_of(keyspace, **{**SETTINGS, "models": paid, "cascades": {"both": cascade}})
-    now = [1_764_000_000.0]
-    watch = CascadeWatch(monitor_parts(keyspace, settings), lambda: now[0])
-    spent, cost = [0.0, 0.0], 0.01
-    for step in range(2 * 144):
-        traffic = 250 * (1 - 0.6 * math.cos(2 * math.pi * step / 144))
+    now, spent, cost = 1_764_000_000.0, [0.0, 0.0], 0.01
+    watch = CascadeWatch(monitor_parts(keyspace, settings), lambda: now)
+    for step in range(2 * 72):
+        traffic = 500 * (1 - 0.6 * math.cos(2 * math.pi * step / 72))
         watch.run_due()
         factors = read_factors(keyspace.store)
         rate = factors.get(rate_field("both"), START_RATE)
         factor = factors.get(factor_field("both", "safety", "v"))
         # Half of the first verdicts are sure, and half are not.
         chosen = {g: traffic / 2 * second_rate(cascade, {"safety": g}, factor, rate) for g in (0.99, 0.6)}
-        seconds, hour = sum(chosen.values()), str(int(now[0] // 3600))
-        counts = [("cascade_cost", (hour, "both", "safety", "number"), seconds)]
-        counts += [("cascade_cost", (hour, "both", "safety", "usd"), seconds * cost * NANO)]
-        for g in chosen:
-            uncertain = uncertainty({"safety": g})
-            in_bin = (hour, "both", "safety", "v", str(int(100 * uncertain)))
-            counts += [("cascade_uncertainty", (*in_bin, "number"), traffic / 2)]
-            counts += [("cascade_uncertainty", (*in_bin, "sum"), traffic / 2 * uncertain * 10**6)]
-        today = dt.datetime.fromtimestamp(now[0], dt.UTC).date()
-        for kind, labels, amount in counts:
+        seconds, hour = sum(chosen.values()), f"{now // 3600:.0f}"
+        of_cost = (hour, "both", "safety")
+        counts = {
+            ("cascade_cost", *of_cost, "number"): seconds,
+            ("cascade_cost", *of_cost, "usd"): seconds * cost * NANO,
+        }
+        for uncertain in (uncertainty({"safety": g}) for g in chosen):
+            in_bin = ("cascade_uncertainty", hour, "both", "safety", "v", f"{int(100 * uncertain)}")
+            counts |= {(*in_bin, "number"): traffic / 2, (*in_bin, "sum"): traffic / 2 * uncertain * 10**6}
+        today = dt.datetime.fromtimestamp(now, dt.UTC).date()
+        for (kind, *labels), amount in counts.items():
             key = MonitorKeys(keyspace.keys.prefix).quality_counts(kind, today)
-            keyspace.client.hincrby(key, field_of(labels), round(amount))
-        spent[step // 144] += seconds * cost
-        now[0] += 600
+            keyspace.client.hincrby(key, field_of(tuple(labels)), round(amount))
+        spent[step // 72] += seconds * cost
+        now += 1200
     assert 0.9 * 12 <= spent[1] <= 1.1 * 12, spent
 
 
 # --- simulated days ---
 
 
-def least(runs: int, claimed: float = _LEAST) -> float:
+def least(runs: int, claimed: float = 0.94) -> float:
     """Return the claim less two standard errors."""
     return claimed - 2 * (claimed * (1 - claimed) / runs) ** 0.5
 
 
 def test_the_interval_covers_whatever_the_first_model_says() -> None:
-    cells = ((0.8, 400, 0.2, 1), (0.98, 1000, 0.05, 1), (0.9, 200, 0.3, 10))
     for judge, distortion in cascade_runs.JUDGES.items():
-        for share, traces, rate, w in cells:
-            found = cascade_runs.simulate(1, share, traces, rate, 16, w=w, judge=distortion)
-            assert found.coverage >= least(16), (judge, share, traces, found)
+        for share, traces, rate, w in ((0.8, 400, 0.2, 1), (0.98, 1000, 0.05, 1), (0.9, 200, 0.3, 10)):
+            found = cascade_runs.simulate(1, share, traces, rate, 10, w=w, judge=distortion)
+            assert found.coverage >= least(10), (judge, share, traces, found)
             assert found.width < 1.3 * found.plain, (judge, share, traces, found)
-    narrow = cascade_runs.simulate(2, 0.8, 3000, 0.2, 30)
+    narrow = cascade_runs.simulate(2, 0.8, 3000, 0.2, 20)
     assert narrow.width < 0.8 * narrow.plain, narrow
-    session = cascade_runs.simulate(3, 0.9, 1000, 0.2, 80, w=10, turns=5)
-    assert session.coverage >= least(80), session
+    session = cascade_runs.simulate(3, 0.9, 1000, 0.2, 40, w=10, turns=5)
+    assert session.coverage >= least(40), session
 
 
 def test_missing_second_verdicts_are_covered() -> None:
     # Other sizes of a scene say the same here; the weight of 10 makes ten times as many traces.
-    scenes = {name: scene for name, scene in cascade_runs.SCENES.items() if scene.traces == 6000 or scene.w > 1}
-    for name, scene in scenes.items():
-        found = cascade_runs.missing(4, scene, 1500 if scene.w > 1 else 2000, 24)
-        assert found.coverage >= least(24, scene.lowest), (name, found)
-        assert found.not_known == ("4 h" in name or "6 h" in name), (name, found)
-        if scene.lowest < _LEAST:
-            assert found.coverage < 0.8, (name, found)
+    for name, scene in cascade_runs.SCENES.items():
+        if scene.traces == 6000 or scene.w > 1:
+            found = cascade_runs.missing(4, scene, 1500 if scene.w > 1 else 2000, 12)
+            assert found.coverage >= least(12, scene.lowest), (name, found)
+            assert found.not_known == ("4 h" in name or "6 h" in name), (name, found)
+            assert scene.lowest or found.coverage < 0.8, (name, found)
 
 
 def test_second_judgings_are_as_probable_as_configured() -> None:

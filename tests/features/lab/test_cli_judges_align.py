@@ -50,28 +50,21 @@ def judge_of(verdict: Verdict) -> Callable[[Call], Reply]:
             # It finds the bias in the cases, or it finds nothing.
             rules = [RULE] if shown.count(OVERLOOKED) > shown.count("They differ.") / 2 else []
             return answers_json({"rationale": "Let's think step by step. So.", "result": rules})
-        (trace,) = [trace_line for output, trace_line in by_output.items() if output in " ".join(shown.split())]
+        (trace,) = (trace for output, trace in by_output.items() if output in " ".join(shown.split()))
         return yes_no(verdict({**trace["tags"], "id": trace["trace_id"]}, RULE in system))
 
     return behaviour
 
 
-def is_noise(fields: dict[str, str], share: float = 0.1) -> bool:
-    return int(sha256(fields["id"].encode()).hexdigest(), 16) % 1000 < share * 1000
-
-
-def flipped(label: str) -> str:
-    return "no" if label == "yes" else "yes"
+def truth(fields: dict[str, str], noise: float) -> str:
+    """The label of people, but for a share of noise."""
+    is_noise = int(sha256(fields["id"].encode()).hexdigest(), 16) % 1000 < noise * 1000
+    return {"yes": "no", "no": "yes"}[fields["grounded"]] if is_noise else fields["grounded"]
 
 
 def overlooks_details(fields: dict[str, str], guided: bool) -> str:  # noqa: FBT001
-    """Judge as people do, but for some noise; without the rule no summary fails."""
-    truth = flipped(fields["grounded"]) if is_noise(fields) else fields["grounded"]
-    return truth if guided else "yes"
-
-
-def has_no_bias(fields: dict[str, str], _guided: bool) -> str:  # noqa: FBT001
-    return flipped(fields["grounded"]) if is_noise(fields, 0.2) else fields["grounded"]
+    """Without the rule no summary fails."""
+    return truth(fields, 0.1) if guided else "yes"
 
 
 @pytest.fixture
@@ -83,7 +76,7 @@ def _place(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"large": model}))
 
 
-@pytest.mark.parametrize("optimizer", ["memory", "gepa"])
+@pytest.mark.parametrize("optimizer", ["memory", pytest.param("gepa", marks=pytest.mark.slow("a second variant"))])
 def test_a_planted_bias_is_found(
     run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
@@ -91,12 +84,9 @@ def test_a_planted_bias_is_found(
     ended = run(*ALIGN, "--optimizer", optimizer, "--json")
     assert ended.code == 0, ended.err
     document = ended.document
-    assert document["guidance"] == [RULE]
-    held_out = document["held_out"]
-    assert held_out["before"]["value"] == 0.5
-    assert held_out["after"]["low"] > 0.7
-    assert held_out["gain"]["low"] > 0.2
-    assert document["calls"] == len(endpoint.calls)
+    before, after, gain = (document["held_out"][name] for name in ("before", "after", "gain"))
+    assert (before["value"], after["low"] > 0.7, gain["low"] > 0.2) == (0.5, True, True)
+    assert (document["guidance"], document["calls"]) == ([RULE], len(endpoint.calls))
     assert document["cost_usd"] == pytest.approx(document["calls"] * (100 + 2 * 20) / 1e6)
     # The file takes the built-in judge's place, and what was measured is what is loaded.
     monkeypatch.setenv("TRACEJUDGE_JUDGES_FOLDER", "judges.d")
@@ -119,7 +109,7 @@ def test_nothing_is_written_without_a_bias_or_answers(run: Run, endpoint: ChatEn
     held_out = [trace["output"] for trace in TRACES if trace["trace_id"] not in _train()]
     assert held_out
     for optimizer in ("memory", "gepa"):
-        endpoint.behaviour = judge_of(has_no_bias)
+        endpoint.behaviour = judge_of(lambda fields, _: truth(fields, 0.2))
         ended = run(*ALIGN, "--optimizer", optimizer)
         assert ended.code == 1
         assert "nothing is written: no guidance raised the agreement on the traces to learn from" in ended.err
@@ -142,10 +132,8 @@ def test_guidance_that_serves_only_the_traces_it_was_learnt_from_is_refused(run:
     ended = run(*ALIGN)
     assert ended.code == 1
     assert "the agreement on the held-out traces did not rise beyond the interval" in ended.err
-    assert "1.000" in ended.out
-    assert "improvement on the held-out traces: 0.000 (" in ended.out
-    assert "can show no improvement under about" in ended.out
-    assert "calls: " in ended.out
+    texts = ("1.000", "improvement on the held-out traces: 0.000 (", "can show no improvement under about", "calls: ")
+    assert [text for text in texts if text not in ended.out] == []
     assert not list(Path("judges.d").iterdir())
 
 

@@ -22,19 +22,6 @@ from judges.registry import catalogue
 SAFETY = ("judges", "test", "safety")
 
 
-def test_agreement_with_labels_costs_what_its_calls_cost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    price = {"input": 1000.0, "output": 0.0}
-    answers = ("yes", "yes", "no", "no", "yes", "timeout", "unknown", "no")
-    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted(*answers, price=price))
-    labels = ("yes", "pass", "yes", "no", "0", "yes", "no", "FALSE", None)
-    file = write_lines("t.jsonl", [*map(labelled, labels)])
-    figures = run(*SAFETY, file, "--label", "safe", "--tries", "1", "--json").document
-    tokens = sum(len(json.dumps({"rationale": "So.", "result": answer})) for answer in answers if answer != "timeout")
-    assert figures["cost_usd"] == pytest.approx(tokens * 1000 / 1e6)
-    assert figures["version"] == catalogue()["safety"].version
-    assert (figures["traces"], figures["true_pass"]) == (8, 2)
-
-
 def test_labels_and_results_decide_figures_and_exit_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ABSENT_KEY", raising=False)
     check_commands(run, monkeypatch, read_table(__file__, "judges_test"))

@@ -19,7 +19,7 @@ from families import JUDGES, yaml
 from families import judge as from_template
 from judge_traces import LONG as LONG_TRACE
 from judge_traces import SHORT as SHORT_TRACE
-from support.commands import Run, labelled, words, write_lines
+from support.commands import Ended, Run, labelled, words, write_lines, written
 from support.endpoint import ChatEndpoint
 from support.replies import Answer, Usage, answers, failing, sequence, yes_no
 from support.tables import check_golden, read_table
@@ -28,7 +28,7 @@ from judges.calling.evaluation import evaluate
 from judges.core.judge import AnsweredPrompt, Judge
 from judges.core.model import ModelSettings
 from judges.core.prompt import render
-from judges.core.verdict import Assessment, Verdict
+from judges.core.verdict import Assessment
 from judges.custom import define
 from judges.features.lab import pairwise
 from judges.models.lexical import LexicalModel
@@ -42,6 +42,7 @@ OUTPUT = ("--output", "out.jsonl")
 LONG, SHORT = "It is open from nine to six, except on Sundays.", "It is open."
 _ANSWER = re.compile(r"<<(first|second) answer \w+>>\n(.*?)\n<<end", re.DOTALL)
 GOLDEN = Path(__file__).parent / "data" / "golden_pairwise"
+Compare = Callable[..., Ended]
 
 
 def shown(body: dict[str, Any]) -> dict[str, str]:
@@ -65,32 +66,27 @@ def rows(*outputs: str, prefix: str = "", **fields: Any) -> list[dict[str, Any]]
     ]
 
 
-def files(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> tuple[str, str]:
-    return write_lines("a.jsonl", a), write_lines("b.jsonl", b)
-
-
-def verdicts() -> list[Verdict]:
-    return [msgspec.json.decode(line, type=Verdict) for line in Path("out.jsonl").read_bytes().splitlines()]
-
-
 @pytest.fixture
-def run(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command with a model at the endpoint."""
+def compare(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> Compare:
+    """Compare two lists of rows by a model at the endpoint, which prefers longer answers."""
     model = {"base_url": endpoint.base_url, "model": "m", "price": {"input": 1000.0, "output": 3000.0}}
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
-    return run
-
-
-def test_a_judge_that_prefers_longer_answers_finds_their_file(run: Run, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = answers(prefers(longer))
+
+    def compare(a: list[Any], b: list[Any], *options: object) -> Ended:
+        return run("evaluate", "--compare", write_lines("a.jsonl", a), write_lines("b.jsonl", b), *options)
+
+    return compare
+
+
+def test_a_judge_that_prefers_longer_answers_finds_their_file(compare: Compare, endpoint: ChatEndpoint) -> None:
     # B is longer nine times, shorter once, as long once, and the same twice.
     a = rows(*[SHORT] * 9, LONG, "It is shut.", "Same.", "Same.")
     b = rows(*[LONG] * 9, SHORT, "It is open.", "Same.", " Same. \n")
-    ended = run("evaluate", "--compare", *files(a, b), *OUTPUT, "--json")
+    ended = compare(a, b, *OUTPUT, "--json")
     assert ended.code == 0, ended.err
-    judged = verdicts()
-    labels = [verdict.scores[0].label for verdict in judged]
-    assert labels == ["win"] * 9 + ["loss", "tie", "tie", "tie"]
+    judged = written()
+    assert [verdict.scores[0].label for verdict in judged] == ["win"] * 9 + ["loss", "tie", "tie", "tie"]
     assert [verdict.scores[0].value for verdict in judged] == [1.0] * 9 + [0.0, 0.5, 0.5, 0.5]
     assert judged[0].rationale == "A first: Because.\nB first: Because."
     assert judged[0].details == {"compared_with": "0", "preferred": ["B", "B"]}
@@ -105,142 +101,119 @@ def test_a_judge_that_prefers_longer_answers_finds_their_file(run: Run, endpoint
     assert (document["pairs"], document["without_partner"]) == (13, {"a": 0, "b": 0})
     assert (row["input_tokens"], row["output_tokens"]) == (2200, 440)
     assert document["cost_usd"] == pytest.approx((2200 * 1000 + 440 * 3000) / 1e6)
-    told = words(run("evaluate", "--compare", "a.jsonl", "b.jsonl").out)
-    assert "13 pairs by m in" in told
-    assert "A = a.jsonl, B = b.jsonl" in told
+    told = words(compare(a, b).out)
+    for text in ("13 pairs by m in", "A = a.jsonl, B = b.jsonl", "2 pairs of equal answers, ties without a request"):
+        assert text in told
     assert "pairwise: B is better; wins of B and half of the ties: 80.8%" in told
-    assert "pairwise: 2 pairs of equal answers, ties without a request" in told
-    swapped = words(run("evaluate", "--compare", "b.jsonl", "a.jsonl").out)
-    assert "pairwise: A is better; wins of B and half of the ties: 19.2%" in swapped
+    assert "pairwise: A is better; wins of B and half of the ties: 19.2%" in words(compare(b, a).out)
 
 
-def test_a_judge_that_always_picks_the_first_finds_ties_and_its_bias_is_told(run: Run, endpoint: ChatEndpoint) -> None:
+def test_a_preference_for_a_position_is_a_tie_and_told(compare: Compare, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = answers(prefers(lambda _: "first"))
-    ended = run("evaluate", "--compare", *files(rows(*[SHORT] * 20), rows(*[LONG] * 20)), *OUTPUT, "--json")
+    twenty = rows(*[SHORT] * 20), rows(*[LONG] * 20)
+    ended = compare(*twenty, *OUTPUT, "--json")
     assert ended.code == 0
     (row,) = ended.document["judges"]
     assert {name: each["pairs"] for name, each in row["outcomes"].items()} == {"win": 0, "tie": 20, "loss": 0}
-    assert row["position_bias"]["pairs"] == {"first": 20, "second": 0}
-    assert row["position_bias"]["share"] == 1.0
-    assert {verdict.details["position_bias"] for verdict in verdicts()} == {"first"}
-    told = words(run("evaluate", "--compare", "a.jsonl", "b.jsonl").out)
+    assert (row["position_bias"]["pairs"], row["position_bias"]["share"]) == ({"first": 20, "second": 0}, 1.0)
+    assert {verdict.details["position_bias"] for verdict in written()} == {"first"}
+    told = words(compare(*twenty).out)
     assert "no difference is shown; wins of B and half of the ties: 50.0%" in told
     assert "preference follows the position in 100.0% (83.9% to 100.0%) of compared pairs: 20 to the first" in told
-
-
-def test_a_preference_in_one_position_and_a_busy_endpoint(run: Run, endpoint: ChatEndpoint) -> None:
+    # In one position only.
     endpoint.behaviour = answers(prefers(lambda value: "second" if value["second"] == LONG else "tie"))
-    compare = ("evaluate", "--compare", *files(rows(SHORT), rows(LONG)), *OUTPUT)
-    assert run(*compare).code == 0
-    (verdict,) = verdicts()
+    assert compare(rows(SHORT), rows(LONG), *OUTPUT, "--force").code == 0
+    (verdict,) = written()
     assert verdict.scores[0].label == "tie"
     assert verdict.details == {"compared_with": "0", "preferred": ["B", "tie"]}
-    endpoint.behaviour = sequence(failing(429, retry_after=0), answers(prefers(longer)))
-    assert run(*compare, "--force").code == 0
-    (verdict,) = verdicts()
-    assert (verdict.scores[0].label, verdict.attempts, verdict.input_tokens) == ("win", 3, 2 * Usage().prompt_tokens)
-    write_lines("a.jsonl", [*rows(SHORT), b"{"])
-    ended = run("evaluate", "--compare", "a.jsonl", "b.jsonl")
-    assert (ended.code, "line 2: is not JSON (in A)" in ended.err) == (1, True)
 
 
-def test_unreadable_answers_are_asked_for_again_and_then_counted(run: Run, endpoint: ChatEndpoint) -> None:
+def test_busy_endpoints_and_unreadable_answers_are_asked_again(compare: Compare, endpoint: ChatEndpoint) -> None:
     readable = answers(prefers(longer))
+    endpoint.behaviour = sequence(failing(429, retry_after=0), readable)
+    assert compare(rows(SHORT), rows(LONG), *OUTPUT).code == 0
+    (verdict,) = written()
+    assert (verdict.scores[0].label, verdict.attempts, verdict.input_tokens) == ("win", 3, 2 * Usage().prompt_tokens)
     # The third pair has no readable answer, the second one after a repair request.
     fields = {"Question 1?": sequence(answers("Hm, hard to say."), readable), "Question 2?": answers("Both are fine.")}
     endpoint.behaviour = lambda call: next((then for asked, then in fields.items() if asked in call.text()), readable)
-    ended = run("evaluate", "--compare", *files(rows(*[SHORT] * 3), rows(*[LONG] * 3)), *OUTPUT, "--json")
+    three = rows(*[SHORT] * 3), rows(*[LONG] * 3)
+    ended = compare(*three, *OUTPUT, "--force", "--json")
     assert ended.code == 0, ended.err
-    assert [(verdict.outcome, verdict.reason) for verdict in verdicts()] == [
-        ("scored", None),
-        ("scored", None),
-        ("unscored", "invalid_answer"),
-    ]
+    assert [verdict.reason for verdict in written()] == [None, None, "invalid_answer"]
     (row,) = ended.document["judges"]
     assert (row["unscored"], row["outcomes"]["win"]["pairs"]) == ({"invalid_answer": 1}, 2)
     endpoint.behaviour = answers("Both are fine.")
-    ended = run("evaluate", "--compare", "a.jsonl", "b.jsonl")
-    assert ended.code == 1
-    assert "nothing was scored" in ended.err
+    ended = compare(*three)
+    assert (ended.code, "nothing was scored" in ended.err) == (1, True)
+    ended = compare([*rows(SHORT), b"{"], rows(LONG))
+    assert (ended.code, "line 2: is not JSON (in A)" in ended.err) == (1, True)
 
 
-def test_rows_are_joined_by_id_or_else_by_request(run: Run, endpoint: ChatEndpoint) -> None:
-    endpoint.behaviour = answers(prefers(longer))
+def test_rows_are_joined_by_id_or_else_by_request(compare: Compare, endpoint: ChatEndpoint) -> None:
     joined = TABLES["joined"]
     at_four = [*joined["b"][:4], *rows(LONG), *joined["b"][4:]]
-    ended = run("evaluate", "--compare", *files([*rows(SHORT), *joined["a"]], at_four), *OUTPUT)
+    ended = compare([*rows(SHORT), *joined["a"]], at_four, *OUTPUT)
     assert ended.code == 1, "rows without partner must not go unnoticed in a script"
     assert "without partner, and left out: 2 rows of A and 2 rows of B" in words(ended.err)
     pairs = {frozenset(shown(call.body).values()) for call in endpoint.calls}
     assert pairs == {frozenset(pair) for pair in [(SHORT, LONG), *joined["pairs"]]}
-    assert [verdict.details["compared_with"] for verdict in verdicts()][1:3] == ["y", "x"]
-    assert len({verdict.evaluation_id for verdict in verdicts()}) == 5
+    assert [verdict.details["compared_with"] for verdict in written()][1:3] == ["y", "x"]
+    assert len({verdict.evaluation_id for verdict in written()}) == 5
 
 
-def test_files_that_do_not_match_are_refused_before_any_request(run: Run, endpoint: ChatEndpoint) -> None:
+def test_files_that_do_not_match_are_refused_before_any_request(compare: Compare, endpoint: ChatEndpoint) -> None:
     a = rows(*[SHORT] * 3, prefix="a")
     b = [labelled(None, trace_id=f"b{number}", input="Something else?", output=LONG) for number in range(2)]
-    arguments = ("evaluate", "--compare", *files(a, b), *OUTPUT)
-    ended = run(*arguments)
+    ended = compare(a, b, *OUTPUT)
     assert (ended.code, Path("out.jsonl").exists()) == (1, False)
+    assert "nothing to compare: 3 rows of A and 2 rows of B have no partner" in words(ended.err)
     Path("out.jsonl").write_text("earlier\n", encoding="utf-8")
-    assert run(*arguments, "--force").code == 1
+    assert [compare(a, b, *OUTPUT, *options).code for options in (("--force",), ())] == [1, 2]
     assert Path("out.jsonl").read_text(encoding="utf-8") == "earlier\n"
-    assert run(*arguments).code == 2, "nor is a file overwritten without --force"
-    assert words(ended.err) == (
-        "Error: nothing to compare: 3 rows of A and 2 rows of B have no partner "
-        "with the same trace_id or the same input"
-    )
     assert endpoint.calls == ()
 
 
-def test_the_measure_is_a_criterion_or_that_of_a_judge(run: Run, endpoint: ChatEndpoint) -> None:
-    endpoint.behaviour = answers(prefers(longer))
+def test_the_measure_is_a_criterion_or_that_of_a_judge(compare: Compare, endpoint: ChatEndpoint) -> None:
     own = Path("tone.toml")
     own.write_text('instructions = "Is {{ outputs }} a friendly answer to {{ inputs }}?"\n', encoding="utf-8")
-    context = {"context": ["It is open from nine to six."]}
-    paths = files(rows(SHORT, **context), rows(LONG, **context))
+    a, b = (rows(text, context=["It is open from nine to six."]) for text in (SHORT, LONG))
     measures = ("--criterion", "The shorter one is better.", "--judge", "groundedness")
-    ended = run("evaluate", "--compare", *paths, *measures, *OUTPUT)
+    ended = compare(a, b, *measures, *OUTPUT)
     assert ended.code == 0, ended.err
-    assert [(verdict.judge, verdict.scores[0].metric) for verdict in verdicts()] == [
-        ("pairwise", "pairwise"),
-        ("pairwise_groundedness", "pairwise_groundedness"),
-    ]
-    assert len({verdict.judge_version for verdict in verdicts()}) == 2
+    names = ["pairwise", "pairwise_groundedness"]
+    assert [(verdict.judge, verdict.scores[0].metric) for verdict in written()] == [(name, name) for name in names]
+    assert len({verdict.judge_version for verdict in written()}) == 2
     fixed = {call.body["messages"][0]["content"] for call in endpoint.calls}
-    assert sorted("The shorter one is better." in text for text in fixed) == [False, True]
-    assert sorted("You check claims against documents." in text for text in fixed) == [False, True]
+    for words_of_one in ("The shorter one is better.", "You check claims against documents."):
+        assert sorted(words_of_one in text for text in fixed) == [False, True]
     endpoint.behaviour = answers('{"rationale": "So.", "result": "tie"}')
     endpoint.forget()
-    assert run("evaluate", "--compare", *paths, "--judge", own).code == 0
+    assert compare(a, b, "--judge", own).code == 0
     asked = endpoint.calls[0].text()
-    assert "Is {{ outputs }} a friendly answer" in asked
-    assert "<<first outputs " in asked
-    assert "It is open from nine" in asked
+    parts = ("Is {{ outputs }} a friendly answer", "<<first outputs ", "It is open from nine")
+    assert [text for text in parts if text not in asked] == []
     endpoint.behaviour = yes_no()
-    assert run("evaluate", "--compare", *paths, "--judge", own).code == 1, "yes is no answer to this question"
+    assert compare(a, b, "--judge", own).code == 1, "yes is no answer to this question"
 
 
 def test_options_are_refused_and_texts_redacted_or_left_out(
-    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
+    run: Run, compare: Compare, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files(rows(SHORT), rows(LONG))
+    for name, text in (("a.jsonl", SHORT), ("b.jsonl", LONG)):
+        write_lines(name, rows(text))
     for message, arguments in TABLES["wrong usage"].items():
         ended = run("evaluate", *arguments)
         assert (ended.code, message in words(ended.err)) == (2, True), (arguments, ended.err)
     assert endpoint.calls == ()
-    endpoint.behaviour = answers(prefers(longer))
     a, b = (rows(text, context=[document]) for text, document in ((SHORT, "Of A."), (LONG, "Of B.")))
-    assert run("evaluate", "--compare", *files(a, b)).code == 0
+    assert compare(a, b).code == 0
     assert not [call for call in endpoint.calls if "<<document" in call.body["messages"][-1]["content"]]
-    assert run("evaluate", "--compare", *files(a, b), "--judge", "groundedness", *OUTPUT).code == 1
-    assert [verdict.reason for verdict in verdicts()] == ["missing_input"]
+    assert compare(a, b, "--judge", "groundedness", *OUTPUT).code == 1
+    assert [verdict.reason for verdict in written()] == ["missing_input"]
     endpoint.forget()
     monkeypatch.setenv("TRACEJUDGE_REDACT", json.dumps({"builtin": True}))
-    endpoint.behaviour = answers(prefers(longer))
-    paths = files(rows("Write to a@example.com."), rows("Please write to b@example.com."))
-    assert run("evaluate", "--compare", *paths).code == 0
+    assert compare(rows("Write to a@example.com."), rows("Please write to b@example.com.")).code == 0
     assert len(endpoint.calls) == 2
     assert not [call for call in endpoint.calls if "example.com" in call.text()]
 

@@ -11,11 +11,11 @@ import re
 import threading
 import time
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import pytest
@@ -26,7 +26,7 @@ from support.commands import Run, labelled, scripted, write_lines
 from support.tables import expand, read_table
 from support.virtual_time import run_virtually
 
-from judges.calling.runs import JudgeRunner, TimedAssessment, in_order
+from judges.calling.runs import JudgeRunner, in_order
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, RateLimitedError
 from judges.core.verdict import Assessment
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes, LimitedModel, Retries, RetryBudget
@@ -35,7 +35,7 @@ from judges.models.scripted import ScriptedModel, Step
 from judges.parsing.rows import as_trace, decode_cells, encoded
 from judges.registry import catalogue
 from tracejudge import Trace
-from worker.base.commands.trace_files import Line, Output, lines, read_traces, trace_of
+from worker.base.commands.trace_files import Line, Output, lines, trace_of
 from worker.core.selection.stream_entry import TraceEntry
 
 TABLES = read_table(__file__, "rows")
@@ -87,42 +87,26 @@ def test_csv_and_rows_without_ids_are_read_and_the_fault_of_a_row_is_named(run: 
         assert error in ended.err, name
 
 
-@pytest.mark.parametrize("command", ["evaluate", "judges test"])
-def test_a_file_in_another_form_is_read_or_refused(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
-    for name, (text, encoding, cut, judged, error) in TABLES["encoded"].items():
-        content = expand(text).encode(encoding)
-        Path("rows.csv").write_bytes(content[: len(content) - cut])
-        if command == "evaluate":
-            ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
+def test_a_file_in_another_form_is_read_or_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": {"provider": "lexical"}}))
+    for kind in ("csv", "jsonl"):
+        for name, (text, encoding, cut, judged, error) in TABLES[f"encoded {kind}"].items():
+            content = expand(text).encode(encoding)
+            file = f"rows.{kind}"
+            Path(file).write_bytes(content[: len(content) - cut])
+            ended = run("evaluate", file, "--judge", "safety", "--output", "-")
             assert (ended.code, len(ended.lines)) == (int(bool(error)), judged), (name, ended.err)
             assert "\ufffd" not in ended.out, name
-        else:
-            ended = run("judges", "test", "safety", "rows.csv", "--label", "safe")
-            assert ended.code == 2, name
-        assert error in ended.err, (name, ended.err)
-        assert "Traceback" not in ended.err, name
+            tested = run("judges", "test", "safety", file, "--label", "safe") if error and judged < 10 else ended
+            assert tested.code == (ended.code if tested is ended else 2), name
+            for err in (ended.err, tested.err):
+                assert error in err, (name, err)
+                assert "Traceback" not in err, name
 
 
-def test_lines_in_another_encoding_are_read_or_refused(run: Run) -> None:
-    text = '{"outputs": "Größe", "inputs": "a"}\r{"outputs": "b", "score": NaN, "tags": {"a": 1e999}}\r'
-    cases = (
-        *((text.encode(encoding), 2, "") for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32")),
-        (text.replace("\r", "\r\n").encode("utf-16"), 2, ""),
-        (text.encode("cp1252"), 1, "line 1: is not UTF-8; save the file as UTF-8"),
-        (text.encode("utf-16")[:-1], 1, "line 2: is not whole UTF-16; save the file as UTF-8"),
-        (text.encode("utf-32")[:-1], 1, "line 2: is not whole UTF-32; save the file as UTF-8"),
-    )
-    for content, judged, error in cases:
-        Path("rows.jsonl").write_bytes(content)
-        ended = run("evaluate", "rows.jsonl", "--judge", "safety", "--output", "-")
-        assert (len(ended.lines), ended.code) == (judged, int(bool(error))), ended.err
-        assert error in ended.err
-        ((_, first), *_) = read_traces(io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
-        assert isinstance(first, Trace) == ("line 1" not in error), error
-
-
-def test_rows_may_come_through_a_pipe(run: Run) -> None:
+def test_rows_may_come_through_a_pipe_and_an_error_of_the_reader_ends_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo("rows.csv")
     writer = threading.Thread(target=lambda: Path("rows.csv").write_text(CSV, encoding="utf-8"))
     writer.start()
@@ -134,12 +118,11 @@ def test_rows_may_come_through_a_pipe(run: Run) -> None:
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
 
-
-def test_an_error_of_the_reading_thread_ends_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **_options: object) -> None:
         raise ZeroDivisionError("of the thread")
 
     monkeypatch.setattr("worker.base.commands.trace_files._csv_lines", broken)
+    Path("rows.csv").unlink()
     Path("rows.csv").write_text(CSV, encoding="utf-8")
     with pytest.raises(ZeroDivisionError, match="of the thread"):
         run("evaluate", "rows.csv", "--judge", "safety")
@@ -166,6 +149,7 @@ def test_judges_test_takes_its_labels_from_a_column(run: Run, monkeypatch: pytes
 SAFETY = catalogue()["safety"]
 TRACE = Trace(trace_id="1", service="s", output="It is.")
 YES = json.dumps({"rationale": "So.", "result": "yes"})
+BUSY = "the endpoint asks for fewer requests"
 
 
 async def each(jobs: list[int]) -> AsyncIterator[int]:
@@ -191,153 +175,108 @@ def test_results_keep_the_order_and_the_window_is_never_exceeded(delays: list[in
     assert most <= window
 
 
-def test_finished_results_are_kept_when_a_run_is_cancelled() -> None:
-    async def cancelled(jobs: list[int], work: Any, before: Any = lambda: None) -> list[Any]:
-        kept = list[Any]()
-        task = asyncio.ensure_future(in_order(each(jobs), work, lambda _, result: kept.append(result), window=2))
+def test_a_result_that_is_ready_at_the_cancellation_is_kept() -> None:
+    async def cancelled() -> list[str]:
+        kept, answer = list[str](), asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(in_order(each([0]), lambda _: answer, lambda _, text: kept.append(text), window=2))
         for _ in range(20):
             await asyncio.sleep(0)
-        before()
+        answer.set_result("paid for")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert asyncio.all_tasks() == {asyncio.current_task()}
         return kept
 
-    async def hangs_at_1(number: int) -> int:
-        if number == 1:
-            await asyncio.Future()
-        return number
-
-    async def ready_at_the_cancellation() -> list[str]:
-        answer = asyncio.get_running_loop().create_future()
-        return await cancelled([0], lambda _: answer, lambda: answer.set_result("paid for"))
-
-    assert asyncio.run(cancelled([0, 1, 2, 3], hangs_at_1)) == [0, 2]
-    assert asyncio.run(ready_at_the_cancellation()) == ["paid for"]
+    assert asyncio.run(cancelled()) == ["paid for"]
 
 
-@each_case("where", ["keeping", "working", "reading"])
-def test_a_fault_ends_it_and_leaves_nothing_behind(where: str) -> None:
-    def fail(here: str) -> None:
-        if here == where:
-            raise OSError(here)
+def test_a_fault_ends_it_and_leaves_nothing_behind() -> None:
+    async def run(where: str) -> None:
+        def fail(here: str) -> None:
+            if here == where:
+                raise OSError(here)
 
-    async def jobs() -> AsyncIterator[int]:
-        yield 0
-        fail("reading")
-        yield 1
+        async def jobs() -> AsyncIterator[int]:
+            yield 0
+            fail("reading")
+            yield 1
 
-    async def work(number: int) -> int:
-        fail("working")
-        return number
+        async def work(number: int) -> int:
+            fail("working")
+            return number
 
-    async def run() -> None:
         with pytest.raises(OSError, match=where):
             await in_order(jobs(), work, lambda *_: fail("keeping"), window=4)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    asyncio.run(run())
+    for where in ("keeping", "working", "reading"):
+        asyncio.run(run(where))
 
 
-class Ended(NamedTuple):
-    answers: list[TimedAssessment]
-    seconds: float
-    told: list[tuple[str, float]]
+class Limited(ScriptedModel):
+    """Accepts so many requests a second, each of which takes a second; answers the others with a 429."""
 
-
-def patient(model: ScriptedModel, tries: int, told: list[tuple[str, float]]) -> LimitedModel:
-    """Make what `open_model` makes, in the time of the running loop and with the longest waits."""
-    loop = asyncio.get_running_loop()
-    timing = LimiterClock(loop.time, loop.time, lambda _low, high: high)
-    notes = DelayNotes(OFFLINE_PATIENCE_S, lambda note, seconds: told.append((note, seconds)))
-    gate = EndpointLimiter(model.settings.max_in_flight, patience_s=OFFLINE_PATIENCE_S, clock=timing, events=notes)
-    return LimitedModel(model, gate, Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf), timing.draw))
-
-
-def ask(model: ScriptedModel | list[Any], tries: int = 5, times: int = 1) -> Ended:
-    """Judge the same trace so many times together."""
-    told = list[tuple[str, float]]()
-
-    async def run() -> Ended:
-        grader = JudgeRunner(patient(model if isinstance(model, ScriptedModel) else ScriptedModel(model), tries, told))
-        answers = await asyncio.gather(*(grader.ask(SAFETY, TRACE) for _ in range(times)))
-        return Ended(answers, asyncio.get_running_loop().time(), told)
-
-    return run_virtually(run())
-
-
-def test_failures_that_pass_are_retried_up_to_a_bound_and_others_never_and_all_calls_are_kept() -> None:
-    for failure in ("timeout", "judge_unavailable"):
-        ((asked,), seconds, told) = ask([Step(failure=failure)], tries=8)
-        assert (asked.assessment.reason, len(asked.assessment.calls)) == (failure, 8)
-        assert seconds == 0.5 + 1 + 2 + 4 + 8 + 8 + 8, failure
-        assert told == [(f"scripted: {failure}", 0.5)], "once for each cause"
-    for failure in ("judge_rejected", "bad_request"):
-        ((asked,), seconds, told) = ask([Step(failure=failure)])
-        assert (asked.assessment.reason, len(asked.assessment.calls), seconds, told) == (failure, 1, 0, [])
-    ((asked,), _, told) = ask([Step(failure="timeout"), "no answer", Step(failure="judge_unavailable"), YES])
-    assert asked.assessment.outcome == "scored"
-    assert [call.status for call in asked.assessment.calls] == ["timeout", "ok", "judge_unavailable", "ok"]
-    assert [note for note, _ in told] == ["scripted: timeout", "scripted: judge_unavailable"]
-
-    def fail(_: ChatRequest) -> str:
-        raise RuntimeError("SECRET")
-
-    ((asked,), _, _) = ask([fail])
-    assert asked.assessment == Assessment("unscored", "internal_error", note="unexpected error RuntimeError")
-    model = ScriptedModel([Step(failure="judge_rejected")], ModelSettings(provider="scripted", max_in_flight=4))
-    ended = ask(model, times=100)
-    assert {entry.assessment.reason for entry in ended.answers} == {"judge_rejected"}
-    assert (len(model.requests) <= 4, ended.seconds, ended.told) == (True, 0, [])
-    ended = ask([Step(failure="judge_unavailable")], times=300)
-    assert {entry.assessment.reason for entry in ended.answers} == {"judge_unavailable"}
-    assert (ended.seconds < 120, len(ended.told)) == (True, 1), "given up within minutes"
-
-
-class LimitedEndpoint(ScriptedModel):
-    """Accepts this many requests a second and answers the others with a 429."""
-
-    def __init__(self, per_second: int, retry_after_s: float | None, max_in_flight: int = 64) -> None:
-        super().__init__([YES], ModelSettings(provider="scripted", max_in_flight=max_in_flight))
-        self._per_second = per_second
-        self._retry_after_s = retry_after_s
-        self._taken: dict[int, int] = {}
+    def __init__(self, per_second: int, retry_after_s: float | None) -> None:
+        super().__init__([YES], ModelSettings(provider="scripted", max_in_flight=64))
+        self._per_second, self._retry_after_s, self._taken = per_second, retry_after_s, Counter[int]()
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         await asyncio.sleep(1.0)
         second = int(asyncio.get_running_loop().time())
-        self._taken[second] = self._taken.get(second, 0) + 1
+        self._taken[second] += 1
         if self._taken[second] > self._per_second:
-            raise RateLimitedError("the endpoint asks for fewer requests", self._retry_after_s)
+            raise RateLimitedError(BUSY, self._retry_after_s)
         return await super().complete(request)
 
 
-def test_rate_limits_and_waits_cost_time_and_no_evaluation_unless_they_take_hours() -> None:
+def ask(model: ScriptedModel, times: int = 1) -> tuple[list[Assessment], float, list[tuple[str, float]]]:
+    """Judge the same trace so many times together, in virtual time; return the seconds and what was told besides."""
+    told = list[tuple[str, float]]()
+
+    async def run() -> tuple[list[Assessment], float, list[tuple[str, float]]]:
+        # What `open_model` makes, in the time of the running loop and with the longest waits.
+        loop = asyncio.get_running_loop()
+        timing = LimiterClock(loop.time, loop.time, lambda _low, high: high)
+        notes = DelayNotes(OFFLINE_PATIENCE_S, lambda note, seconds: told.append((note, seconds)))
+        gate = EndpointLimiter(model.settings.max_in_flight, patience_s=OFFLINE_PATIENCE_S, clock=timing, events=notes)
+        retries = Retries(5, RetryBudget(reserve=math.inf, cap=math.inf), timing.draw)
+        grader = JudgeRunner(LimitedModel(model, gate, retries))
+        answers = await asyncio.gather(*(grader.ask(SAFETY, TRACE) for _ in range(times)))
+        return [each.assessment for each in answers], loop.time(), told
+
+    return run_virtually(run())
+
+
+def test_failures_cost_time_and_no_evaluation_unless_they_take_hours_or_never_pass() -> None:
+    def wait(_: ChatRequest) -> str:
+        raise RateLimitedError(BUSY, 40.0)
+
     for retry_after_s in (None, 2.0):
-        ended = ask(LimitedEndpoint(8, retry_after_s), times=200)
-        assert [entry.assessment.outcome for entry in ended.answers] == ["scored"] * 200, retry_after_s
-    model = Refusing(40.0, always=False)
-    ended = ask(model, times=3)
-    assert [entry.assessment.outcome for entry in ended.answers] == ["scored"] * 3
-    assert (model.asked_at[0], min(model.asked_at[1:]) >= 40) == (0, True)
-    assert ended.told == [("the endpoint asks for fewer requests", 40.0)]
-    ((asked,), seconds, told) = ask(Refusing(7200.0, always=True))
-    assert (asked.assessment.reason, seconds, told) == ("rate_limited", 0, [])
+        answers, _, _ = ask(Limited(8, retry_after_s), 200)
+        assert [each.outcome for each in answers] == ["scored"] * 200, retry_after_s
+    (asked,), seconds, told = ask(Limited(0, 7200.0))
+    assert (asked.reason, seconds, told) == ("rate_limited", 1, [])
+    answers, seconds, told = ask(ScriptedModel([wait, YES], ModelSettings(provider="scripted", max_in_flight=1)), 3)
+    assert ([each.outcome for each in answers], seconds >= 40, told) == (["scored"] * 3, True, [(BUSY, 40.0)])
+    (asked,), _, told = ask(
+        ScriptedModel([Step(failure="timeout"), "no answer", Step(failure="judge_unavailable"), YES])
+    )
+    assert [call.status for call in asked.calls] == ["timeout", "ok", "judge_unavailable", "ok"]
+    assert [note for note, _ in told] == ["scripted: timeout", "scripted: judge_unavailable"], "once for each cause"
 
+    def fail(_: ChatRequest) -> str:
+        raise RuntimeError("SECRET")
 
-class Refusing(ScriptedModel):
-    """Asks for a wait at the first request, or at each, and notes when it was asked."""
-
-    def __init__(self, wait_s: float, *, always: bool) -> None:
-        super().__init__([YES], ModelSettings(provider="scripted", max_in_flight=1))
-        self.asked_at, self._wait_s, self._always = list[float](), wait_s, always
-
-    async def complete(self, request: ChatRequest) -> ChatResponse:
-        self.asked_at.append(asyncio.get_running_loop().time())
-        if self._always or len(self.asked_at) == 1:
-            raise RateLimitedError("the endpoint asks for fewer requests", self._wait_s)
-        return await super().complete(request)
+    (asked,), _, _ = ask(ScriptedModel([fail]))
+    assert asked == Assessment("unscored", "internal_error", note="unexpected error RuntimeError")
+    rejected = ScriptedModel([Step(failure="judge_rejected")], ModelSettings(provider="scripted", max_in_flight=4))
+    answers, seconds, told = ask(rejected, 100)
+    assert {each.reason for each in answers} == {"judge_rejected"}
+    assert (len(rejected.requests) <= 4, seconds, told) == (True, 0, [])
+    answers, seconds, told = ask(ScriptedModel([Step(failure="judge_unavailable")]), 300)
+    assert {each.reason for each in answers} == {"judge_unavailable"}
+    assert (seconds < 120, len(told)) == (True, 1), "given up within minutes"
 
 
 async def all_of(source: Any, max_bytes: int = 1000) -> list[Line]:

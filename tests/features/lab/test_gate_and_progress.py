@@ -11,17 +11,16 @@ import termios
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from rich.cells import cell_len
-from support.commands import Ended, Run, labelled, scripted, words, write_lines
+from support.commands import Ended, Run, labelled, scripted, words, write_lines, written
 from support.endpoint import ChatEndpoint
 from support.processes import Program
 from support.replies import failing, from_call, slow, yes_no
 from support.tables import expand, read_table
 
 from judges.agreement import pass_share
-from judges.core.verdict import Call, Verdict, seconds_of
+from judges.core.verdict import Call, seconds_of
 from worker.base.commands import progress
 
 FAIL_UNDER = "--fail-under"
@@ -222,10 +221,6 @@ def test_at_a_terminal_of_80_columns_a_bar_has_rate_cost_and_time_left(tmp_path:
     assert [line for line in frames if cell_len(line.rstrip()) > 80] == []
 
 
-def verdicts() -> list[Verdict]:
-    return [msgspec.json.decode(line, type=Verdict) for line in Path("out.jsonl").read_bytes().splitlines()]
-
-
 def test_resume_judges_what_the_output_lacks(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after a kill in the middle of a line, with failures that pass, with the same trace twice, and of a panel."""
     monkeypatch.setenv("TRACEJUDGE_MODELS", models_at(endpoint))
@@ -234,17 +229,17 @@ def test_resume_judges_what_the_output_lacks(run: Run, endpoint: ChatEndpoint, m
     command = ("evaluate", file, "--judge", "safety", "--output", "out.jsonl", "--tries", "1")
     endpoint.behaviour = from_call(4, failing(429), before=yes_no())
     run(*command, "--resume")
-    assert [verdict.outcome for verdict in verdicts()] == ["scored"] * 4 + ["unscored"] * 3
+    assert [verdict.outcome for verdict in written()] == ["scored"] * 4 + ["unscored"] * 3
     with Path("out.jsonl").open("ab") as out:
         out.write(b'{"evaluation_id":"cut o')
     endpoint.behaviour, before = yes_no("no"), len(endpoint.calls)
     ended = run(*command, "--resume", "--json")
     assert (ended.code, len(endpoint.calls) - before) == (0, 3)
     assert "4 verdicts of out.jsonl kept" in ended.err
-    assert sorted(verdict.trace_id for verdict in verdicts()) == ["0", "0", "1", "2", "3", "4", "5"]
+    assert sorted(verdict.trace_id for verdict in written()) == ["0", "0", "1", "2", "3", "4", "5"]
     (judge,) = ended.document["judges"]
     assert (judge["scored"], judge["metrics"]["safety"]["share_passed"]) == (7, 4 / 7)
-    assert ended.document["cost_usd"] == pytest.approx(sum(verdict.cost_usd or 0 for verdict in verdicts()))
+    assert ended.document["cost_usd"] == pytest.approx(sum(verdict.cost_usd or 0 for verdict in written()))
     # All is there: nothing is asked, and nothing changes.
     whole = Path("out.jsonl").read_bytes()
     assert run(*command, "--resume").code == 0
@@ -304,9 +299,9 @@ def test_seconds_of_calls_and_of_waiting(run: Run, endpoint: ChatEndpoint, monke
     file = write_lines("t.jsonl", rows(6))
     document = run("evaluate", file, "--judge", "safety", "--json", "--output", "out.jsonl").document
     (judge,) = document["judges"]
-    waits = [verdict.duration_s - verdict.seconds for verdict in verdicts()]
+    waits = [verdict.duration_s - verdict.seconds for verdict in written()]
     assert max(waits) > 0.15, "only one call at a time"
     assert judge["mean_waited_seconds"] == pytest.approx(sum(waits) / 6)
-    assert judge["mean_seconds"] == pytest.approx(sum(verdict.calls[0].duration_s for verdict in verdicts()) / 6)
+    assert judge["mean_seconds"] == pytest.approx(sum(verdict.calls[0].duration_s for verdict in written()) / 6)
     line = run("evaluate", "t.jsonl", "--judge", "safety").out
     assert re.search(r"[\d.]+ s each and [\d.]+ s of waiting", line), line

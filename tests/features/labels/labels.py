@@ -9,7 +9,7 @@ import numpy as np
 from judges.agreement.intervals import Interval
 from judges.agreement.shares import ClassSums, SessionSums, Sums, estimate_share
 from worker.base.lookup.label_store import Label, Labelled, LabelVerdict, keep_drawn, with_places_reached
-from worker.base.monitor.corrected import Confusion, Corrected, CorrectionRefusedError, Stratum, from_drawn, from_golden
+from worker.base.monitor.corrected import Confusion, CorrectionRefusedError, Stratum, from_drawn, from_golden
 from worker.base.monitor.series import DAY_S, Bucket, Unjudged
 from worker.features.labels.correction import Pair, correct, strata
 
@@ -34,23 +34,6 @@ def confusion(truth: np.ndarray, verdicts: np.ndarray) -> Confusion:
     return Confusion(*(float((t & v).sum()) for t in (truth, ~truth) for v in (verdicts, ~verdicts)))
 
 
-def _width(corrected: Corrected) -> float:
-    return corrected.interval.high - corrected.interval.low
-
-
-def _probabilities(design: str, verdicts: np.ndarray, weights: np.ndarray, labels: int) -> np.ndarray:
-    """Return each judged trace's probability of a label."""
-    n = len(verdicts)
-    relative = {
-        "uniform": np.ones(n),
-        # Three times as large for one half, as after a change of the rate.
-        "changed": np.where(np.arange(n) % 2 == 1, 1.5, 0.5),
-        "failing": np.where(verdicts, 1.0, 3.0),
-        "weighted": weights,
-    }[design]
-    return relative * labels / relative.sum()
-
-
 def drawn(
     seed: int, share: float, runs: int, *, judged: int = 2000, labels: int = 200, design: str = "uniform"
 ) -> Coverage:
@@ -67,7 +50,14 @@ def drawn(
     for _ in range(runs):
         truth = chance.random(judged) < share
         verdicts = _verdicts(chance, truth)
-        probability = _probabilities(design, verdicts, weights, labels)
+        # The probability of a label; "changed" has three times as large a one for one half, as after a change of rate.
+        relative = {
+            "uniform": np.ones(judged),
+            "changed": np.where(np.arange(judged) % 2 == 1, 1.5, 0.5),
+            "failing": np.where(verdicts, 1.0, 3.0),
+            "weighted": weights,
+        }[design]
+        probability = relative * labels / relative.sum()
         labelled = chance.random(judged) < probability
         strata = []
         for verdict, weight in itertools.product((True, False), np.unique(weights)):
@@ -83,7 +73,7 @@ def drawn(
             continue  # a stratum without a label, about once in ten thousand runs
         covered += corrected.interval.low <= share <= corrected.interval.high
         other = from_golden(float(verdicts.sum()), judged, confusion(truth[labelled], verdicts[labelled]))
-        widths.append((_width(corrected), _width(other)))
+        widths.append([each.interval.high - each.interval.low for each in (corrected, other)])
         alone.append(corrected.beside_labels)
     return Coverage(covered / len(widths), float(np.divide(*np.mean(widths, 0))), float(np.mean(alone)))
 

@@ -3,14 +3,15 @@
 import time
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 from support.lazy import Lazy
-from support.stages import Keyspace, make_judged, rules_of, settings_of
+from support.passes import monitor_parts, quality_sums
+from support.stages import Keyspace, make_judged, settings_of
 from support.tables import read_table
 
+from judges.agreement.intervals import Interval
 from judges.agreement.shares import ClassSums, SessionSums, Sums
 from judges.core.verdict import Verdict
 from tests.features.labels import labels
@@ -30,11 +31,8 @@ from worker.base.lookup.label_store import (
 )
 from worker.base.monitor import corrected as formulas
 from worker.base.monitor.feature import Monitor
-from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import Bucket, Series, Unjudged, read_series
-from worker.base.monitor.sums import QualitySums
 from worker.core.config.serving import UserKeys, hashed_user
-from worker.core.config.settings import Settings
 from worker.core.telemetry.metrics import Metrics
 from worker.features.labels.correction import Correction, Pair, correct, corrections, strata
 from worker.features.labels.correction_watch import CorrectionWatch
@@ -50,8 +48,8 @@ def corrected_by(case: dict[str, Any]) -> formulas.Corrected:
     return formulas.from_drawn([formulas.Stratum(bool(verdict), *rest) for verdict, *rest in case["strata"]], 1000)
 
 
-def width(corrected: formulas.Corrected) -> float:
-    return corrected.interval.high - corrected.interval.low
+def width(interval: Interval) -> float:
+    return interval.high - interval.low
 
 
 def test_shares_are_corrected_by_their_formulas_or_refused() -> None:
@@ -64,7 +62,7 @@ def test_shares_are_corrected_by_their_formulas_or_refused() -> None:
         corrected = corrected_by(case)
         assert corrected.interval.value == pytest.approx(case["value"]), name
         assert 0 <= corrected.interval.low < corrected.interval.high <= 1, name
-        assert width(corrected) > case.get("wider", 0), name
+        assert width(corrected.interval) > case.get("wider", 0), name
         for key in {"method", "labels"} & case.keys():
             assert getattr(corrected, key) == case[key], name
         assert (corrected.beside_labels is None) is ("golden" in case), name
@@ -72,7 +70,7 @@ def test_shares_are_corrected_by_their_formulas_or_refused() -> None:
     # A part without a label widens the interval.
     case = cases["a part without a label, as an even chance"]
     certain = {"strata": [*case["strata"][:2], [0, 1, 40, 4000, 2000]]}
-    assert width(corrected_by(case)) > width(corrected_by(certain))
+    assert width(corrected_by(case).interval) > width(corrected_by(certain).interval)
     assert (formulas.method_of("drawn"), formulas.method_of("golden")) == ("ppi", "rogan_gladen")
     for origin, asked in (("golden", "ppi"), ("drawn", "rogan_gladen"), ("queue", None)):
         with pytest.raises(formulas.CorrectionRefusedError):
@@ -80,31 +78,26 @@ def test_shares_are_corrected_by_their_formulas_or_refused() -> None:
 
 
 def test_agreement_is_that_of_the_textbooks() -> None:
-    seen = formulas.Confusion(81, 9, 12, 48)
-    corrected = formulas.agreement(seen)
+    corrected = formulas.agreement(formulas.Confusion(81, 9, 12, 48))
     oracle = rater.cohens_kappa([[81, 9], [12, 48]])
     assert corrected.kappa == pytest.approx((oracle.kappa, oracle.kappa_low, oracle.kappa_upp), abs=1e-4)
-    for interval, part, whole in (
-        (corrected.sensitivity, 81, 90),
-        (corrected.specificity, 48, 60),
-        (corrected.agreement, 129, 150),
-    ):
-        assert interval is not None
-        assert interval.value == part / whole
-        assert interval[1:] == pytest.approx(proportion.proportion_confint(part, whole, method="wilson"), abs=1e-4)
+    for name, part, whole in (("sensitivity", 81, 90), ("specificity", 48, 60), ("agreement", 129, 150)):
+        interval = getattr(corrected, name)
+        assert interval.value == part / whole, name
+        wilson = proportion.proportion_confint(part, whole, method="wilson")
+        assert interval[1:] == pytest.approx(wilson, abs=1e-4), name
     one_sided = formulas.agreement(formulas.Confusion(10, 0, 0, 0))
     assert (one_sided.specificity, one_sided.kappa) == (None, None)
     assert formulas.agreement(formulas.Confusion(0, 0, 0, 10)).sensitivity is None
     for alike in (formulas.Confusion(40, 0, 0, 13), formulas.Confusion(78, 4, 0, 0)):
         # Without a disagreement, or with one kind of verdict, the standard error is 0 and the interval is not.
-        interval = formulas.agreement(alike).kappa
-        assert interval is not None
-        assert interval.low < interval.value <= interval.high, alike
-        assert interval.high - interval.low > 0.05, alike
+        kappa = formulas.agreement(alike).kappa
+        assert kappa is not None
+        assert kappa.low < kappa.value <= kappa.high, alike
+        assert width(kappa) > 0.05, alike
     rate, kappa = formulas.flips(formulas.Confusion(880, 30, 20, 70))
-    assert rate.value == 0.05
     assert kappa is not None
-    assert kappa.value == pytest.approx(rater.cohens_kappa([[880, 30], [20, 70]]).kappa)
+    assert (rate.value, kappa.value) == (0.05, pytest.approx(rater.cohens_kappa([[880, 30], [20, 70]]).kappa))
     for empty in (formulas.agreement, formulas.flips):
         with pytest.raises(ValueError, match=r"^no "):
             empty(formulas.Confusion(0, 0, 0, 0))
@@ -155,27 +148,24 @@ def test_a_stretch_of_the_traffic_without_a_label_is_refused_and_the_labelled_pa
 
 def test_the_probability_of_a_label_of_the_board_is_the_place_reached() -> None:
     """On the first day all were answered, later those up to .02; a judge of another service has an order of its own."""
-
-    def drawn(
-        number: int, at: float, place: float, reached: tuple[float, float] | None, service: str = "s"
-    ) -> Labelled:
-        label, verdict = pair(number, at, drawn=place)
-        return Labelled(replace(label, reached=reached), (replace(verdict, service=service),))
-
     day, month = (0.0, 1.0), (0.0, 30.0)
-    given = [
-        (drawn(1, 0.2, 0.3, day), 0.9),
-        (drawn(2, 0.5, 0.9, day), 0.9),
-        (drawn(3, 0.9, 0.001, month), 0.9),
-        (drawn(4, 9.0, 0.01, month), 0.02),
-        (drawn(5, 20.0, 0.02, (3.0, 30.0)), 0.02),
-        (drawn(6, 20.0, 0.015, (19.0, 25.0)), 0.02),
-        (drawn(7, 20.0, 0.5, day, "other"), 0.5),
-        (drawn(8, 0.5, 0.05, None), 0.05),
+    given: list[tuple[float, float, tuple[float, float] | None, float]] = [
+        (0.2, 0.3, day, 0.9),
+        (0.5, 0.9, day, 0.9),
+        (0.9, 0.001, month, 0.9),
+        (9.0, 0.01, month, 0.02),
+        (20.0, 0.02, (3.0, 30.0), 0.02),
+        (20.0, 0.015, (19.0, 25.0), 0.02),
+        (20.0, 0.5, day, 0.5),
+        (0.5, 0.05, None, 0.05),
     ]
-    labelled = with_places_reached([item for item, _ in given])
-    assert [item.label.drawn for item in labelled] == [expected for _, expected in given]
-    assert with_places_reached([Labelled(given[0][0].label)])[0].label.drawn == 0.3  # without a verdict
+    labelled = []
+    for number, (at, place, reached, _) in enumerate(given):
+        label, verdict = pair(number, at, drawn=place)
+        service = "other" if number == 6 else "s"
+        labelled.append(Labelled(replace(label, reached=reached), (replace(verdict, service=service),)))
+    assert [item.label.drawn for item in with_places_reached(labelled)] == [expected for *_, expected in given]
+    assert with_places_reached([Labelled(labelled[0].label)])[0].label.drawn == 0.3  # without a verdict
 
 
 def test_labels_of_a_session_agree_by_a_quarter_at_least() -> None:
@@ -186,18 +176,18 @@ def test_labels_of_a_session_agree_by_a_quarter_at_least() -> None:
 
 
 def test_corrected_shares_cover_in_short() -> None:
-    assert labels.in_time(46, 20, "first days")[:3:2] == (1.0, 1.0)
+    assert labels.in_time(46, 10, "first days")[:3:2] == (1.0, 1.0)
     # Counted by the configured rate these labels reach 2 %.
-    assert labels.in_time(47, 60, "falling order", judged=4000).covered >= 0.86
+    assert labels.in_time(47, 30, "falling order", judged=4000).covered >= 0.86
     for share in (0.5, 0.95):
-        corrected = labels.drawn(41, share, 400)
-        assert 0.92 <= corrected.share <= 0.98, share
+        corrected = labels.drawn(41, share, 200)
+        assert 0.91 <= corrected.share <= 0.98, share
         assert corrected.beside_rogan_gladen <= 0.7, share
-        assert 0.92 <= labels.golden(42, share, 400) <= 0.98, share
+        assert 0.91 <= labels.golden(42, share, 200) <= 0.98, share
     for design in labels.DESIGNS[1:]:
-        assert 0.92 <= labels.drawn(44, 0.8, 300, design=design).share <= 0.98, design
+        assert 0.91 <= labels.drawn(44, 0.8, 150, design=design).share <= 0.99, design
     # As independent labels these sessions reach 79 %.
-    assert 0.91 <= labels.sessions(45, 0.5, 200, 0.5) <= 0.99
+    assert 0.9 <= labels.sessions(45, 0.5, 100, 0.5) <= 0.99
 
 
 def label(number: int, *, passed: bool, drawn: Drawn = 0.5, **fields: str) -> Label:
@@ -208,15 +198,11 @@ class Worker:
     """The monitor of one worker, without its own clock."""
 
     def __init__(self, keyspace: Keyspace) -> None:
-        monitor = Monitor(segments=("model",))
-        settings = Settings.from_keys(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=monitor)
-        self.metrics = Metrics(settings)
-        self.sums = QualitySums(settings, keyspace.store, self.metrics, rules_of(settings))
-        self.sums.prepare()
+        settings = settings_of(keyspace, monitor=Monitor(segments=("model",)))
+        self.metrics, self.now = Metrics(settings), time.time()
+        self.sums = quality_sums(keyspace, settings)
         self.sums.stopping.set()  # no pause between reads
-        self.now = time.time()
-        parts = MonitorParts(settings, keyspace.store, self.metrics, rules_of(settings))
-        self.watch = CorrectionWatch(parts, lambda: self.now)
+        self.watch = CorrectionWatch(monitor_parts(keyspace, settings, self.metrics), lambda: self.now)
         self.sums.tasks = (self.watch,)
 
     def turn(self) -> None:
@@ -233,20 +219,12 @@ class Worker:
         return by_method
 
 
-def traffic(keyspace: Keyspace, *, labels: int = 100, drawn: Drawn = 0.5) -> None:
-    """200 traces, 160 of which the judge passes; of those that it passes 1 of 8 is wrong, of the others 1 of 4."""
-    keyspace.send(*(make_judged(number, passed=number % 5 > 0, model="large") for number in range(200)))
-    people = []
-    for number in range(labels):
-        judged = number % 5 > 0
-        wrong = number % 8 == 1 if judged else number % 20 == 0
-        people.append(label(number, passed=judged is not wrong, drawn=drawn))
-    write_labels(keyspace.store, people)
-
-
 @pytest.mark.usefixtures("_short_reads")
 def test_drawn_labels_correct_the_share_of_their_time(keyspace: Keyspace) -> None:
-    traffic(keyspace)
+    # 200 traces, 160 of which the judge passes; of those that it passes 1 of 8 is wrong, of the others 1 of 4.
+    keyspace.send(*(make_judged(number, passed=number % 5 > 0, model="large") for number in range(200)))
+    wrong = {number for number in range(100) if (number % 8 == 1 if number % 5 else number % 20 == 0)}
+    write_labels(keyspace.store, [label(n, passed=(n % 5 > 0) is (n not in wrong)) for n in range(100)])
     worker = Worker(keyspace)
     worker.turn()
     passes = [number for number in range(100) if number % 5 > 0]
@@ -269,8 +247,7 @@ def test_labels_find_verdicts_that_come_later_once_each(keyspace: Keyspace) -> N
     worker.turn()
     assert [each.verdicts for each in read_labels(keyspace.store)] == [(), (), ()]
     keyspace.send(make_judged(1, passed=True), make_judged(2, passed=True, span_id="s"), make_judged(3, passed=True))
-    for origin in ("repeat", "canary"):
-        keyspace.send(make_judged(1, passed=False, origin=origin, evaluation_id=origin))
+    keyspace.send(*(make_judged(1, passed=False, origin=each, evaluation_id=each) for each in ("repeat", "canary")))
     for broken in (b"{", b'{"evaluation_id":"\xff"}'):
         keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": broken})
     keyspace.client.xadd(keyspace.keys.verdicts, {"v": 2, "x": b""})
@@ -375,17 +352,17 @@ def test_a_drawn_label_stays_drawn_when_another_file_has_it(keyspace: Keyspace) 
         labels = sorted((item.label for item in read_labels(keyspace.store)), key=lambda each: each.trace_id)
         return [(each.drawn, each.passed) for each in labels]
 
-    in_order = msgspec.structs.replace(label(2, passed=True, drawn=0.25), reached=(0.0, 1.0))
+    in_order = replace(label(2, passed=True, drawn=0.25), reached=(0.0, 1.0))
     write_labels(keyspace.store, [label(1, passed=True, drawn=0.1), in_order])
-    for drawn, expected in (("queue", [0.1, 0.25]), ("golden", [0.1, 0.25]), (0.5, [0.5, 0.25])):
+    again: tuple[tuple[Drawn, float], ...] = (("queue", 0.1), ("golden", 0.1), (0.5, 0.5))
+    for drawn, first in again:
         changed = [label(number, passed=False, drawn=drawn) for number in (1, 2)]
         assert write_labels(keyspace.store, [changed[0], *changed])["new"] == 0
-        assert stored_as() == [(each, False) for each in expected], drawn
+        assert stored_as() == [(first, False), (0.25, False)], drawn
         assert +write_labels(keyspace.store, changed) == {"same": 2}, drawn
     # In one file as well, and unless the import says so.
     write_labels(keyspace.store, [label(3, passed=True, drawn=0.1), label(3, passed=True, drawn="golden")])
     assert stored_as()[2] == (0.1, True)
-    write_labels(keyspace.store, changed[:1], replace_drawn=True)
     write_labels(keyspace.store, [label(1, passed=False, drawn="golden")], replace_drawn=True)
     assert stored_as()[0] == ("golden", False)
 
