@@ -55,7 +55,6 @@ def _trace(**fields: object) -> Trace:
 SHAPES: Mapping[str, Trace] = {
     **{name: _trace(**fields) for name, fields in _TABLE["shapes"].items()},
     "1,000 documents": _trace(context=[f"Document {n} speaks of a warranty of two years." for n in range(1_000)]),
-    "blank documents first, and one text last": _trace(context=[" "] * 50 + ["Two years."]),
     "the same document a hundred times": _trace(context=["Two years. Free of charge."] * 100),
     "a document of 2,000 sentences": _trace(context=["It is so. " * 2_000]),
     "1,000 messages": _trace(messages=[Message("user", f"Message {number}.") for number in range(1_000)]),
