@@ -4,6 +4,7 @@ The labelled traces of `agent_traces.py` are six a judge and outcome.
 """
 
 import asyncio
+import itertools
 import json
 import time
 from collections import Counter
@@ -39,23 +40,14 @@ def judged(judge: Judge, trace: Trace, *answers: str | Step, **settings: Any) ->
     return asyncio.run(evaluate(judge, trace, None if judge.run else model))
 
 
-def test_the_set_has_six_traces_of_each_judge_and_outcome_a_third_of_them_recorded() -> None:
+def test_the_set_has_six_traces_of_each_judge_and_outcome_a_third_recorded_and_the_parts_in_code_are_right() -> None:
     counts = Counter((row.judge, row.passes, row.is_recorded) for row in labelled())
-    expected = {
-        (name, passes, is_recorded): 2 if is_recorded else 4
-        for name in ASKING
-        for passes in (True, False)
-        for is_recorded in (True, False)
-    }
-    assert counts == expected
+    kinds = itertools.product(ASKING, (True, False), (True, False))
+    assert counts == {kind: 2 if kind[2] else 4 for kind in kinds}
     assert len({row.id for row in labelled()}) == 72
-
-
-def test_the_parts_in_code_are_right_on_all_of_them() -> None:
     for row in labelled():
-        trace = MATCH.prepare(row.trace)
-        steps = transcript(trace)
-        assert len(breaches(trace, steps)) == row.schema_errors, row.id
+        steps = transcript(MATCH.prepare(row.trace))
+        assert len(breaches(MATCH.prepare(row.trace), steps)) == row.schema_errors, row.id
         assert len(repeats(steps)) == row.repeats, row.id
         assessment = judged(MATCH, row.trace)
         passed = assessment.scores[0].passed if assessment.scores else None
