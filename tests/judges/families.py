@@ -105,9 +105,6 @@ class Family:
         """What all families are asked about."""
         return TRACE
 
-    def __str__(self) -> str:
-        return self.name
-
     @property
     def lines(self) -> bool:
         """Whether the answer is JSON lines."""
