@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from judge_traces import in_loop, table
 from msgspec import structs
 from support.cases import each_case
+from support.tables import expand
 
 from judges.calling.evaluation import evaluate
 from judges.core.verdict import FINAL_REASONS, Assessment
@@ -183,8 +184,11 @@ def refusal_as_reason(family: Family) -> Sequence[Answer]:
     return declined(family) if family.text_key in {"rationale", "justification"} and not family.lines else []
 
 
-def filled(templates: list[str | list[str]]) -> Callable[[Family], list[Answer]]:
-    """Fill answers, and parts of them, into templates; one that needs a word that the family does not have goes."""
+def filled(templates: list[Any]) -> Callable[[Family], list[Answer]]:
+    """Fill answers, and parts of them, into templates; one that needs a word that the family does not have goes.
+
+    A template is a text, a step of a model, or a first and a second of them.
+    """
 
     def fill(family: Family) -> list[Answer]:
         good, last = plain(family), other(family)
@@ -208,10 +212,16 @@ def filled(templates: list[str | list[str]]) -> Callable[[Family], list[Answer]]
         }
 
         def put(template: str) -> str:
-            return re.sub("«([a-z ]+)»", lambda match: str(parts[match[1]]), template)
+            return expand(re.sub("«([a-z ]+)»", lambda match: str(parts[match[1]]), template))
 
-        usable = [each for each in templates if all(parts[name] for name in re.findall("«([a-z ]+)»", str(each)))]
-        return [put(each) if isinstance(each, str) else (put(each[0]), put(each[1])) for each in usable]
+        def answer(template: Any) -> Answer:
+            if isinstance(template, list):
+                return answer(template[0]), answer(template[1])  # type: ignore[return-value]
+            if isinstance(template, dict):
+                return Step(**{key: put(value) if key == "text" else value for key, value in template.items()})
+            return put(template)
+
+        return [answer(each) for each in templates if all(parts[name] for name in re.findall("«([a-z ]+)»", str(each)))]
 
     return fill
 
@@ -227,8 +237,6 @@ SLIPS = {
     "a comma missing at the end of a line": Case(
         lambda f: [re.sub(r",\n(\s*\"\w+\":)", r"\n\1", json.dumps(f.good[0], indent=1))] * (not f.lines), "MENDED"
     ),
-    "quotation marks inside a text, not escaped": Case(raw_text('He said "fine" to all of it.'), "MENDED"),
-    "a line break inside a text, not escaped": Case(raw_text("It is\nso."), "READ"),
     "the last brace missing behind a text or a list": Case(lambda f: [plain(f)[:-1]] * (not f.ends_bare), "MENDED"),
     "the last brace missing behind a number, which may lack signs": Case(
         lambda f: [plain(f)[:-1]] * f.ends_bare, "ASKED"
@@ -251,19 +259,11 @@ SLIPS = {
         ),
         "READ",
     ),
-    "null for the reasons": Case(in_text(None), "READ"),
-    "the form's placeholder for the reasons": Case(
-        in_text("<text>", "yes|no", "Let's think step by step. ..."), "ASKED"
-    ),
     "null for a label": Case(lambda f: [f.text(**{f.verdict_key: None})], "ASKED"),
     "NaN or Infinity for the verdict": Case(
         lambda f: numbers(f, f.verdict_key, "NaN", "Infinity", "-Infinity"), "ASKED"
     ),
     "spread over two objects": Case(in_two_objects, "ASKED"),
-    "labels with lines": Case(each_line("{key}: {value}"), "READ"),
-    "bold labels with lines": Case(each_line("**{spaced}:** {value}", "\n\n"), "READ"),
-    "labels in a list": Case(each_line("- `{upper}` = {value}."), "READ"),
-    "a heading for each key": Case(each_line("## {title}\n\n{value}", "\n\n"), "READ"),
     "YAML": Case(in_yaml, "READ"),
     "elements (XML)": Case(
         lambda f: [f"<answer>{''.join(map(elements, f.good))}</answer>"] * (f.name != OBJECT),
@@ -273,24 +273,15 @@ SLIPS = {
     "a table": Case(tables_of, "READ"),
     "cut off": Case(lambda f: [plain(f)[: int(len(plain(f)) * share)] for share in (0.1, 0.3, 0.5, 0.7, 0.9)], "ASKED"),
     "a refusal in the reasons": Case(refusal_as_reason, "REFUSAL"),
-    "brackets without end": Case(lambda _: [each * 2_000 for each in ("{", '{"a":', "[", '{"{"')], "ASKED"),
-    "longer than 400,000 characters": Case(one(lambda text: text + " " * 400_000 + "."), "ASKED"),
-    "a refusal, flagged by the endpoint": Case(
-        lambda f: [Step(text, refusal=True) for text in ("I can't do that.", None, plain(f))], "REFUSAL"
-    ),
-    "stopped by the endpoint's content filter": Case(
-        lambda f: [Step(text, finish_reason="content_filter") for text in (None, plain(f))], "FILTER"
-    ),
-    "stopped at the token limit": Case(
-        lambda f: [Step(text, finish_reason="length") for text in (None, plain(f)[:40], plain(f))], "TRUNCATED"
-    ),
-    "unreadable, then a refusal": Case(lambda _: [("So it is.", Step(refusal=True))], "REFUSAL"),
 }
 TABLES = table("broken_answers")
 CASES = {
     **SLIPS,
     **{what: Case(filled(each), outcome, *but) for what, (outcome, each, *but) in TABLES["templates"].items()},
     **{what: Case(by_pattern(*pair), outcome, but) for what, (outcome, *pair, but) in TABLES["substitutions"].items()},
+    **{what: Case(in_text(*texts), outcome) for what, (outcome, *texts) in TABLES["reasons"].items()},
+    **{what: Case(raw_text(text), outcome) for what, (outcome, text) in TABLES["reasons as they are"].items()},
+    **{what: Case(each_line(*how), outcome) for what, (outcome, *how) in TABLES["lines"].items()},
     **{what: Case(of_type(*how), outcome) for what, (outcome, *how) in TABLES["other types"].items()},
 }
 
