@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from families import JUDGES, asking, yaml
 from families import judge as by_template
-from judge_traces import LONG, SHORT, table
+from judge_traces import LONG, SHORT, table, told
 from support.cases import each_case
 from support.tables import check_golden, expand
 
@@ -22,7 +22,7 @@ from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from judges.core.prompt import render
-from judges.core.verdict import Assessment, Score
+from judges.core.verdict import Assessment
 from judges.custom import DefinitionError, define, template_file
 from judges.custom.template import KNOWN
 from judges.forms import yes_no
@@ -35,7 +35,6 @@ TABLES = table("custom")
 BARE = Trace(trace_id="1", service="s", output="Two years.")
 POLITE = {"instructions": "Is {{ outputs }} polite?"}
 CHOICES = {"custom_prompt": "Is {{ outputs }} [[plain]] or [[rude]]?", "pass": ["plain"]}
-LOW = {"integer": [0, 10], "pass_at": 3, "direction": "lower"}
 GOLDEN = Path(__file__).with_name("golden_custom")
 
 
@@ -52,13 +51,13 @@ def fixed(made: Judge) -> str:
     return text
 
 
-def as_fields(trace: Trace) -> dict[str, object]:
-    return dict(msgspec.to_builtins(trace))
+def with_fields(fields: Mapping[str, object]) -> Trace:
+    return msgspec.convert({**msgspec.to_builtins(BARE), **fields}, Trace)
 
 
 def assessed(made: Judge, *results: object, trace: Trace = BARE) -> Assessment:
     answers = [json.dumps({"rationale": "Let's think step by step. It is so.", "result": result}) for result in results]
-    return asyncio.run(evaluate(made, trace, ScriptedModel(answers)))
+    return asyncio.run(evaluate(made, trace, ScriptedModel(answers) if answers else LexicalModel()))
 
 
 class TestRequest:
@@ -81,11 +80,10 @@ class TestRequest:
         written = []
         for name, (definition, fields) in TABLES["shown"].items():
             made = define("mine", definition)
-            (metric,), (prompt,) = made.metrics, made.prompts(msgspec.convert({**as_fields(BARE), **fields}, Trace))
+            (metric,), (prompt,) = made.metrics, made.prompts(with_fields(fields))
             text = [line for line in fixed(made).split("\n") if line not in usual or len(line) < 30]
             about = {"needs": made.needs_in_words, "cuts": made.cuts, "asks": made.asks, "metric": metric}
-            limits = None if made.exploration is None else made.exploration.limits
-            facts = {**about, "schema": made.schema.get("properties", {}).get("result"), "limits": limits}
+            facts = {**about, "schema": made.schema.get("properties", {}).get("result"), "settings": made.settings}
             lines = [f"{key} {msgspec.json.encode(value).decode()}" for key, value in facts.items()]
             blocks = [f"<<{block.name}>>\n{block.value}" for block in prompt.blocks]
             written.append("\n".join((f"## {name}", *lines, *filter(None, text), *blocks)))
@@ -123,38 +121,15 @@ class TestNeeds:
 
 
 class TestResults:
-    @each_case(("result", "answer", "score"), TABLES["results"].values(), ids=TABLES["results"])
-    def test_results_are_worth_what_was_declared(self, result: object, answer: object, score: list[object]) -> None:
-        outcome = assessed(judge(result=result), answer)
-        value, *others = score
-        assert outcome.scores == (Score("mine", pytest.approx(value), *others),)
-        assert outcome.rationale == "It is so."
-
-    @each_case(("labels", "menu"), TABLES["menus"])
-    def test_a_menu_is_no_answer(self, labels: list[str], menu: str) -> None:
-        made = judge(result={"labels": labels, "pass": labels[:1]})
-        assert assessed(made, menu).reason == "invalid_answer"
-        assert assessed(made, labels[-1]).outcome == "scored"
-
-    def test_yes_no_is_asked_for_as_in_the_built_in_judges_and_unknown_abstains_there_alone(self) -> None:
-        assert judge().schema == yes_no.SCHEMA
-        assert judge().read(json.dumps({"rationale": "x", "result": "yes"})).value == "yes"
-        assert assessed(judge(), "unknown").outcome == "abstained"
-        labels = {"labels": ["yes", "no"], "pass": ["yes"]}
-        assert assessed(judge(result=labels), "unknown").reason == "out_of_range"
-
-    @each_case(("result", "answer", "stored"), TABLES["free"].values(), ids=TABLES["free"])
-    def test_a_text_list_or_object_is_stored(self, result: object, answer: object, stored: object) -> None:
-        made = judge(result=result)
-        outcome = assessed(made, answer)
-        assert (outcome.outcome, outcome.scores, outcome.details) == ("scored", (), {"result": stored})
-        assert outcome.rationale == "It is so."
-        assert asyncio.run(evaluate(made, BARE, LexicalModel())).outcome == "scored"
-
-    @each_case(("result", "answer"), TABLES["unreadable"].values(), ids=TABLES["unreadable"])
-    def test_a_result_of_another_type_is_asked_for_once_more(self, result: object, answer: object) -> None:
-        outcome = assessed(judge(result=result), answer, answer)
-        assert (outcome.reason, len(outcome.calls)) == ("invalid_answer", 2)
+    def test_answers_are_worth_what_the_golden_file_says(self) -> None:
+        """Of a scripted model, or without an answer of the built-in one, which guesses by common words."""
+        written = []
+        for name, (definition, fields, *results) in TABLES["answers"].items():
+            outcome = assessed(define("mine", definition), *results, trace=with_fields(fields))
+            written.append(
+                f"## {name}: {json.dumps([definition, *results], ensure_ascii=False)}\n{told([], outcome)}\n"
+            )
+        check_golden(GOLDEN.with_name("golden_results.txt"), "\n".join(written))
 
     def test_prose_around_an_answer_is_no_other_text(self) -> None:
         answer = json.dumps({"rationale": "It is so.", "result": "It is late."})
@@ -162,35 +137,13 @@ class TestResults:
         assessment = asyncio.run(evaluate(judge(result="text"), BARE, model))
         assert (assessment.details, len(assessment.calls)) == ({"result": "It is late."}, 1)
 
-    def test_words_and_lists_work_or_name_the_form_to_write(self) -> None:
+    def test_other_words_for_types_work(self) -> None:
         assert judge(result="bool").version == judge(result="boolean").version
         assert judge(result="string").version == judge(result="text").version
-        labels = 'write it as result = { labels = ["good", "poor"], pass = ["good"] }'
-        for result, text in {
-            "integer": "needs a scale; write it as result = { integer = [1, 5], pass_at = 4 }",
-            "float": "needs a scale; write it as result = { number = [0, 1] }",
-            "labels": f"needs a scale; {labels}",
-            ("good", "poor"): f"does not say which labels pass; {labels}",
-        }.items():
-            with pytest.raises(DefinitionError) as caught:
-                judge(result=result if isinstance(result, str) else list(result))
-            assert (caught.value.key, caught.value.fix) == ("result", text), result
-
-    @each_case(("definition", "passes"), TABLES["passes"].values(), ids=TABLES["passes"])
-    def test_yes_passes_unless_declared_otherwise(self, definition: object, passes: str) -> None:
-        made = define("mine", definition)
-        assert (made.metrics[0].pass_rule, assessed(made, passes).scores[0].passed) == (passes, True)
+        assert judge().schema == yes_no.SCHEMA
 
 
 class TestDefinitions:
-    def test_settings_show_what_was_declared_with_its_defaults(self) -> None:
-        made = judge(result={"integer": [1, 5]})
-        graded = {"kind": "instructions", "result": {"integer": [1, 5], "direction": "higher"}}
-        assert msgspec.to_builtins(made.settings) == graded
-        limits = {"max_rounds": 5, "max_tokens": 1_000_000, "max_usd": None}
-        reading = {"kind": "instructions", "result": "yes/no", **limits}
-        assert msgspec.to_builtins(judge("{{ trace }}", max_rounds=5).settings) == reading
-
     def test_every_change_of_what_is_judged_is_another_version_and_no_other_change_is(self) -> None:
         versions = [define("mine", {**POLITE, **change}).version for change in ({}, *TABLES["changes"])]
         assert len(set(versions)) == len(versions) > 12
@@ -220,24 +173,6 @@ class TestDefinitions:
                 assert {request.temperature for request in model.requests} == {temperature}
             assert (made.model, plain.model) == ("large", None)
             assert made.version != plain.version == named.version, "the judge model is in the series itself"
-
-
-def test_the_lexical_model_gives_the_share_of_common_words_on_the_judges_scale() -> None:
-    def guessed(made: Judge, **fields: object) -> tuple[object, object]:
-        assessment = asyncio.run(evaluate(made, trace_of(**fields), LexicalModel()))
-        return assessment.scores[0].raw, assessment.rationale
-
-    words = {"input": "How many years?", "expected_response": "Two years"}
-    half = "Word overlap only: 50% of the words of the question appear in the answer."
-    for result, raw in TABLES["shares"]:
-        assert guessed(judge(result=result), **words) == (raw, half), result
-    made = judge("{{ outputs }} {{ expectations }}", result={"integer": [1, 5]})
-    whole = "Word overlap only: 100% of the words of what was expected appear in the answer."
-    assert guessed(made, **words) == (5.0, whole)
-    made, statuses = judge("{{ trace }}", result=LOW), "Nothing but statuses was looked at: "
-    assert guessed(made) == (0.0, f"{statuses}No step of the trace ended in an error.")
-    failed = [Span(span_id="a", name="b", status="STATUS_CODE_ERROR")]
-    assert guessed(made, spans=failed) == (10.0, f"{statuses}1 steps of the trace ended in an error.")
 
 
 WRONG = table("mistakes")
@@ -321,26 +256,11 @@ class TestMistakes:
             with pytest.raises(DefinitionError, match=f"^{line}"):
                 make()
 
-    @each_case(
-        "text",
-        [
-            'Is {{ outputs }} of the form {"outputs": "text", "inputs": {}}?',
-            "Is {{ outputs }} a set as {a, b}, or {output}, or {outputs.text}, or {Outputs}?",
-        ],
-    )
-    def test_other_things_in_braces_may_stand_there(self, text: str) -> None:
-        (fixed,) = define("mine", {"instructions": text}).fixed_parts
-        assert text in fixed
-
     @each_case("name", KNOWN)
     def test_a_variable_of_templates_is_told_ours_or_that_templates_have_it(self, name: str) -> None:
         _, fix = refused({"instructions": f"{{{{ {name} }}}}"})
         documents = "retrieved documents are in no variable of this kind; take a template"
         assert re.search(rf"did you mean {{{{ \w+ }}}}\?$|{documents}$", fix)
-
-    def test_labels_of_one_alphabet_are_not_taken_for_each_other(self) -> None:
-        labels = ["\u0434\u0430", "\u043d\u0435\u0442", "\u03bd\u03b1\u03b9", "yes", "no"]
-        assert define("mine", {**OUTPUTS, "result": {"labels": labels, "pass": ["yes"]}}).schema
 
     def test_only_names_that_make_a_metric_are_taken(self) -> None:
         for name in ("", "Mine", "1st", "my-judge", "a b", "a" * 65, "größe", "a\nb"):
