@@ -72,20 +72,16 @@ def of_answers(complaint: str, is_right: Callable[[int, dict[str, Any]], bool]) 
 
 
 MISSING_THOUGHTS = "Missing `reasoning_content` field in the assistant message at message index {}."
-# As DeepSeek does in thinking mode, Gemini, models behind OpenRouter, and Mistral's reasoning models.
+# As DeepSeek does in thinking mode, models behind OpenRouter, and Gemini.
 with_thoughts = of_answers(
-    MISSING_THOUGHTS, lambda number, message: message.get("reasoning_content") == f"Thought {number}."
-)
-with_signatures = of_answers(
-    "Function call is missing a thought_signature in functionCall parts.",
-    lambda _, message: all(
-        call.get("extra_content") == signature(call["id"]) for call in message.get("tool_calls", ())
+    MISSING_THOUGHTS,
+    lambda number, message: (
+        message.get("reasoning_content") == f"Thought {number}."
+        and message.get("reasoning_details") == details(number)
+        and all(call.get("extra_content") == signature(call["id"]) for call in message.get("tool_calls", ()))
     ),
 )
-with_details = of_answers(
-    "reasoning_details must be given unchanged",
-    lambda number, message: message.get("reasoning_details") == details(number),
-)
+# As Mistral's reasoning models.
 with_pieces = of_answers(
     "the thoughts must be given unchanged", lambda number, message: message["content"][0] == pieces(number, "")[0]
 )
@@ -134,7 +130,7 @@ def statuses(endpoint: ChatEndpoint) -> list[int | None]:
 class TestMessages:
     def test_two_rounds_the_last_call_and_a_repair_are_in_form(self, endpoint: ChatEndpoint) -> None:
         for behaviour in (
-            *map(demanding, (after_tools, with_thoughts, with_signatures, with_details)),
+            demanding(after_tools, with_thoughts),
             demanding(after_tools, with_pieces, then=in_pieces),
         ):
             assessment = explored(endpoint, behaviour)
