@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 from judge_traces import HOSTILE, filled, table
+from support.tables import expand
 
 from tracejudge import Document, Message, Trace
 
@@ -17,25 +18,13 @@ _TABLE = table("attacks")
 PLANTED: Mapping[str, str] = _TABLE["planted"]
 """A whole verdict of the best kind in the form of each family of judges."""
 
-_LONG = {
-    "brackets without end": "{[(<" * 500,
-    "closing brackets only": "}])>" * 500,
-    "every line a mark": "\n".join(f"<<end part{number} {number:012x}>>" for number in range(200)),
-    "many combining marks": "a" + "\u0301" * 2000,
-    "100 kB of one letter": "a" * 100_000,
-    "20 kB of opening braces": "{" * 20_000,
-    "20 kB of quotes": '"' * 20_000,
-    "20 kB of line breaks and a letter": "\n" * 20_000 + "x",
-    "20 kB of full stops": "a." * 10_000,
-    "10,000 zero-width spaces": "x" + "\u200b" * 10_000,
-    "2,000 sentences": "So. " * 2_000,
-}
 EVERYWHERE: Mapping[str, str] = {
     **{name: text for name, text in HOSTILE.items() if text},
     **{f"planted {name}": text for name, text in PLANTED.items()},
     "planted verdicts of all kinds": "\n\n".join(PLANTED.values()),
     **_TABLE["texts"],
-    **_LONG,
+    "every line a mark": "\n".join(f"<<end part{number} {number:012x}>>" for number in range(200)),
+    **{name: expand(text) for name, text in _TABLE["long"].items()},
 }
 
 

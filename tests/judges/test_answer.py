@@ -6,7 +6,7 @@ Beside tables a corpus of 317 answers in the forms that judge models write, and 
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +32,6 @@ from judges.parsing.answer import (
     answer_of,
     beside_thoughts,
     choice,
-    folded,
     text_field,
     without_thinking,
 )
@@ -116,15 +115,7 @@ class TestFields:
                 choice({"key": value}, "key", ("a",))
 
     def test_a_label_is_given_back_as_the_menu_writes_it(self) -> None:
-        cases: list[tuple[object, Sequence[str], str]] = [
-            ("\t Not Supported. ", ("supported", "not supported"), "not supported"),
-            (3, ("1", "2", "3"), "3"),
-            (True, ("true", "false"), "true"),
-            *((f" {label.upper()}.", ("a_b", "a-b", "1", "-1"), label) for label in ("a_b", "a-b", "1", "-1")),
-            ("**-1**", ("a_b", "a-b", "1", "-1"), "-1"),
-            ("Cafe\u0301", (folded("Caf\u00e9"),), "caf\u00e9"),
-        ]
-        for value, menu, expected in cases:
+        for value, menu, expected in TABLES["choices"]:
             assert choice({"key": value}, "key", menu) == expected, value
         for value in (4, 3.5, True, None):
             with pytest.raises(InvalidAnswerError):

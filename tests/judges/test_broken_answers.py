@@ -214,14 +214,13 @@ def filled(templates: list[Any]) -> Callable[[Family], list[Answer]]:
         def put(template: str) -> str:
             return expand(re.sub("«([a-z ]+)»", lambda match: str(parts[match[1]]), template))
 
-        def answer(template: Any) -> Answer:
-            if isinstance(template, list):
-                return answer(template[0]), answer(template[1])  # type: ignore[return-value]
-            if isinstance(template, dict):
-                return Step(**{key: put(value) if key == "text" else value for key, value in template.items()})
-            return put(template)
+        def step(template: Any) -> str | Step:
+            if isinstance(template, str):
+                return put(template)
+            return Step(**{key: put(value) if key == "text" else value for key, value in template.items()})
 
-        return [answer(each) for each in templates if all(parts[name] for name in re.findall("«([a-z ]+)»", str(each)))]
+        usable = [each for each in templates if all(parts[name] for name in re.findall("«([a-z ]+)»", str(each)))]
+        return [(step(each[0]), step(each[1])) if isinstance(each, list) else step(each) for each in usable]
 
     return fill
 

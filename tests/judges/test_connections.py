@@ -20,6 +20,7 @@ from support.endpoint import ChatEndpoint
 from support.processes import PATIENCE_S
 from support.replies import Reply as Answer
 from support.replies import answers, cuts, failing, gathering, slow, yes_no
+from support.tables import expand
 
 from judges.core.model import ModelError, ModelRejectedError, ModelSettings, ModelUnavailableError
 from judges.models.credentials import ProxyRefusedError, is_guarded, proxy_for, tls_context
@@ -32,20 +33,6 @@ CHUNKED = (
     b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\nA;name=value\r\n"a": [1,2]\r\n1\r\n}\r\n0\r\n\r\n'
 )
 CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 422 Unprocessable\r\nRETRY-after: 3\r\ncontent-length: 0\r\n\r\n"
-BROKEN = {
-    "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
-    "a status that is no number": b"HTTP/1.1 " + WORDS.encode() + b"\r\n\r\n",
-    "a header without a colon": b"HTTP/1.1 200 OK\r\n" + WORDS.encode() + b"\r\n\r\n",
-    "a chunk without a length": CHUNKED.replace(b"1\r\n{", WORDS.encode(), 1),
-    "another protocol": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
-    "a length that is no number": b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
-    "two lengths": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
-    "a method of compression that was not offered": PLAIN.replace(b"Content-Type", b"Content-Encoding: br\r\nx"),
-    "no gzip": PLAIN.replace(b"Content-Type", b"Content-Encoding: gzip\r\nx"),
-    "cut off": CHUNKED[:-5],
-    "headers without an end": b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 1_500_000,
-    "trailers without an end": CHUNKED[:-2] + b"x: y\r\n" * 1_500_000,
-}
 Serve = Callable[[StreamReader, StreamWriter], Awaitable[None]]
 Pause = Callable[[], Awaitable[None]]
 Tasks = list["asyncio.Task[None]"]
@@ -186,8 +173,8 @@ class TestHttp:
         assert (replies, connections) == ([replies[0]] * 5, 5)
 
     def test_an_invalid_http_reply_is_refused_and_a_failure_ends_its_connection_alone(self) -> None:
-        for name, data in BROKEN.items():
-            (failure,), _ = posted(replying(data, closes=True))
+        for name, text in table("broken_http").items():
+            (failure,), _ = posted(replying(expand(text).replace("WORDS", WORDS).encode(), closes=True))
             error = "longer than" if "without an end" in name else "(BrokenReplyError)"
             assert error in str(failure), (name, failure)
         for serve, timeout_s, failure in (
