@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 from judge_traces import HOSTILE, filled, table
+from support.tables import expand
 
 from tracejudge import Document, Message, Trace
 
@@ -17,25 +18,13 @@ _TABLE = table("attacks")
 PLANTED: Mapping[str, str] = _TABLE["planted"]
 """A whole verdict of the best kind in the form of each family of judges."""
 
-_LONG = {
-    "brackets without end": "{[(<" * 500,
-    "closing brackets only": "}])>" * 500,
-    "every line a mark": "\n".join(f"<<end part{number} {number:012x}>>" for number in range(200)),
-    "many combining marks": "a" + "\u0301" * 2000,
-    "100 kB of one letter": "a" * 100_000,
-    "20 kB of opening braces": "{" * 20_000,
-    "20 kB of quotes": '"' * 20_000,
-    "20 kB of line breaks and a letter": "\n" * 20_000 + "x",
-    "20 kB of full stops": "a." * 10_000,
-    "10,000 zero-width spaces": "x" + "\u200b" * 10_000,
-    "2,000 sentences": "So. " * 2_000,
-}
 EVERYWHERE: Mapping[str, str] = {
     **{name: text for name, text in HOSTILE.items() if text},
     **{f"planted {name}": text for name, text in PLANTED.items()},
     "planted verdicts of all kinds": "\n\n".join(PLANTED.values()),
     **_TABLE["texts"],
-    **_LONG,
+    "every line a mark": "\n".join(f"<<end part{number} {number:012x}>>" for number in range(200)),
+    **{name: expand(text) for name, text in _TABLE["long"].items()},
 }
 
 
@@ -55,7 +44,6 @@ def _trace(**fields: object) -> Trace:
 SHAPES: Mapping[str, Trace] = {
     **{name: _trace(**fields) for name, fields in _TABLE["shapes"].items()},
     "1,000 documents": _trace(context=[f"Document {n} speaks of a warranty of two years." for n in range(1_000)]),
-    "blank documents first, and one text last": _trace(context=[" "] * 50 + ["Two years."]),
     "the same document a hundred times": _trace(context=["Two years. Free of charge."] * 100),
     "a document of 2,000 sentences": _trace(context=["It is so. " * 2_000]),
     "1,000 messages": _trace(messages=[Message("user", f"Message {number}.") for number in range(1_000)]),

@@ -6,11 +6,12 @@ answers go through all.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from judge_traces import SHORT, table
 
 from judges.core.judge import Judge
@@ -104,9 +105,6 @@ class Family:
         """What all families are asked about."""
         return TRACE
 
-    def __str__(self) -> str:
-        return self.name
-
     @property
     def lines(self) -> bool:
         """Whether the answer is JSON lines."""
@@ -160,3 +158,13 @@ def members(family: Family) -> Mapping[str, Judge]:
     read = family.judge.read
     also = {"guidelines"} if read is yes_no.read else set()
     return {name: judge for name, judge in JUDGES.items() if judge.read is read or name in also}
+
+
+def in_fifths(test: Callable[..., None]) -> Callable[..., None]:
+    """Run every fifth of all pairs in `make test`, another one in `make test-all`, and the others in `make test-long`.
+
+    In each fifth a judge or family meets other cases.
+    """
+    second = pytest.param((2, 5), marks=pytest.mark.slow("other pairs"))
+    others = [pytest.param((number, 5), marks=pytest.mark.endurance("the other pairs")) for number in (1, 3, 4)]
+    return pytest.mark.parametrize("share", [(0, 5), second, *others])(test)

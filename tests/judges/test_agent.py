@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -201,38 +200,23 @@ def test_scenes_are_those_of_the_golden_file() -> None:
     assert Limits().max_rounds == 30
 
 
-def test_calls_are_carried_out_in_other_threads() -> None:
-    threads = set[int]()
-    judged(
-        exploring(note=lambda _: str(threads.add(threading.get_ident()))), ScriptedModel([calling(call("note")), YES])
-    )
-    assert len(threads) == 1
-    assert threading.get_ident() not in threads
-
-
-CUT_NOTE = (
-    r"Of the 300000 bytes of this result only the first (\d+) are shown, .* max_content_length of (\d+) at most, .*"
-)
-
-
-class TestTools:
-    def test_one_that_overruns_is_left_alone(self, patience_with_tools: pytest.MonkeyPatch) -> None:
-        patience_with_tools.undo()
-        with hanging() as hang:
-            model = ScriptedModel([calling(), calling(call("hang"), call()), YES])
-            assessment = run_with_tools(evaluate(exploring(hang=hang), TRACE, model))
-        assert (assessment.outcome, course(assessment)["tool_errors"]) == ("scored", 2)
-        assert contents(model.requests[2])[1:] == [
-            "The tool did not end within 5 s. Ask for less, or in another way.",
-            "Not carried out: the tools are still at work on a call that did not end. Answer with what you have read.",
-        ]
+def test_a_tool_that_overruns_is_left_alone(patience_with_tools: pytest.MonkeyPatch) -> None:
+    patience_with_tools.undo()
+    with hanging() as hang:
+        model = ScriptedModel([calling(), calling(call("hang"), call()), YES])
+        assessment = run_with_tools(evaluate(exploring(hang=hang), TRACE, model))
+    assert (assessment.outcome, course(assessment)["tool_errors"]) == ("scored", 2)
+    assert contents(model.requests[2])[1:] == [
+        "The tool did not end within 5 s. Ask for less, or in another way.",
+        "Not carried out: the tools are still at work on a call that did not end. Answer with what you have read.",
+    ]
 
 
 class Waiting(Counting):
     """Reports when a request no longer waits, as a worker's models do; the last one is never answered."""
 
-    def __init__(self, steps: list[Step | str], answered: int = 2) -> None:
-        super().__init__(steps)
+    def __init__(self, step: Step, answered: int = 2) -> None:
+        super().__init__([step])
         self.answered = answered
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
@@ -264,42 +248,37 @@ class Slow(ScriptedModel):
         return await super().complete(request)
 
 
-def judged_in_time(model: ScriptedModel, deadline_s: float, hang: Callable[[str], str] = str) -> Assessment:
-    async def run() -> Assessment:
-        time = asyncio.get_running_loop().time
-        return await evaluate(exploring(hang=hang), TRACE, model, Clock(time, time), deadline_s)
-
-    return run_with_tools(run())
-
-
 class TestTime:
-    def test_the_deadline_covers_the_whole_loop_and_keeps_the_calls_before(self) -> None:
-        assessment = judged_in_time(Waiting([calling()]), 100)
-        assert (assessment.reason, assessment.note) == ("over_budget", "the exploration did not end within 100 s")
-        assert [call.status for call in assessment.calls] == [*["rate_limited", "ok"] * 2, "rate_limited", "timeout"]
-        assert assessment.calls[-1].duration_s > 80
-        assert course(assessment)["rounds"] == 2
+    @staticmethod
+    def judged(model: ScriptedModel, deadline_s: float) -> Assessment:
+        async def run(hang: Callable[[str], str]) -> Assessment:
+            time = asyncio.get_running_loop().time
+            return await evaluate(exploring(hang=hang), TRACE, model, Clock(time, time), deadline_s)
 
-    def test_the_deadline_covers_the_tools_too(self) -> None:
         with hanging() as hang:
-            assessment = judged_in_time(Waiting([calling(call("hang"))]), 3, hang)
-        assert (assessment.reason, assessment.is_final) == ("over_budget", True)
-        assert [call.status for call in assessment.calls] == ["rate_limited", "ok"]
+            return run_with_tools(run(hang))
 
-    def test_a_deadline_that_passes_before_any_answer_is_a_timeout(self) -> None:
-        """Nothing was paid for, and the endpoint may be back later."""
-        assessment = judged_in_time(Waiting([calling()], answered=0), 100)
-        assert (assessment.reason, assessment.note) == ("timeout", "no verdict within 100 s")
-        assert not assessment.is_final
+    def test_the_deadline_covers_the_whole_loop_and_the_tools_and_keeps_the_calls_before(self) -> None:
+        """If nothing was answered, nothing was paid for, and the endpoint may be back later."""
+        tried = ["rate_limited", "ok"]
+        for model, deadline_s, reason, statuses in (
+            (Waiting(calling()), 100, "over_budget", [*tried, *tried, "rate_limited", "timeout"]),
+            (Waiting(calling(call("hang"))), 3, "over_budget", tried),
+            (Waiting(calling(), answered=0), 100, "timeout", ["rate_limited", "timeout"]),
+        ):
+            assessment = self.judged(model, deadline_s)
+            assert (assessment.reason, assessment.is_final) == (reason, reason == "over_budget")
+            assert [call.status for call in assessment.calls] == statuses
+            assert f"{deadline_s} s" in (assessment.note or "")
+            assert statuses[-1] == "ok" or assessment.calls[-1].duration_s > 80
+            assert reason == "timeout" or course(assessment)["rounds"] == statuses.count("ok")
 
     def test_the_verdict_is_asked_for_while_there_is_time(self) -> None:
         for took_s, rounds in (([1_000.0], 8), ([1_000.0, 1_000.0, 6_000.0], 3)):
-            assessment = judged_in_time(Slow(took_s), 20_000)
+            assessment = self.judged(Slow(took_s), 20_000)
             assert (assessment.outcome, course(assessment)["ended_by"]) == ("scored", "max_time")
             assert course(assessment)["rounds"] == rounds
             assert sum(call.duration_s for call in assessment.calls) < 20_000
-        without = judged(exploring(Limits(max_rounds=2)), ScriptedModel([calling(), calling(), YES]))
-        assert course(without)["rounds"] == 2
 
 
 class TestTries:
@@ -316,8 +295,7 @@ class TestTries:
         before, after = (self.tried(earlier_calls, *steps) for earlier_calls in (16, 17))
         assert (before.reason, before.is_final) == (failure, False)
         assert (after.reason, after.is_final, len(after.calls)) == ("over_budget", True, 3)
-        used_up = "all tries together used up the calls that max_rounds allows; the last ended with"
-        assert after.note == f"{used_up} {failure}"
+        assert (after.note or "").endswith(failure)
 
     def test_go_on_where_nothing_was_answered_and_end_as_they_did_otherwise(self) -> None:
         """An outage of hours costs nothing, and must not cost the evaluation either."""
@@ -358,32 +336,14 @@ class TestVersion:
 
 
 PRICE = Price(input=3.0, output=15.0)
-
-
 NAMES = st.sampled_from(["read", "long", "longer", "breaking", "silent", "no such tool", ""])
-
-
 CALLS = st.builds(ToolCall, st.sampled_from(["", "a", "b", "call00001"]), NAMES, st.text(max_size=10), st.none())
-
-
-ANSWERS = st.sampled_from([yes_no_text("yes"), yes_no_text("perhaps"), "Well.", "", " \n", "<think>" + "so " * 400])
-
-
+ANSWERS = st.sampled_from([BARE_YES, yes_no_text("perhaps"), "Well.", "", " \n", "<think>" + "so " * 400])
 TEXTS = ANSWERS | st.text(max_size=100)
-
-
 ROUNDS = st.builds(lambda calls, text: calling(*calls, text=text), st.lists(CALLS, min_size=1, max_size=18), TEXTS)
-
-
 FAILURES = st.sampled_from(["input_too_long", "timeout", "content_filter"]).map(lambda each: Step(failure=each))
-
-
 ENDS = st.builds(Step, TEXTS) | FAILURES | st.just(Step("", refusal=True))
-
-
 TOO_LONG = st.builds(lambda: Step(failure="input_too_long"))
-
-
 LIMITS = st.builds(Limits, st.integers(0, 6), st.integers(100, 60_000), st.none() | st.floats(0.0001, 0.2))
 
 
@@ -410,25 +370,37 @@ def test_any_answers_end_in_order(
     assert rounds <= limits.max_rounds
     # A verdict and its repair, and for each exchange that was left out the request that was too long.
     assert len(model.requests) <= 2 * rounds + 4
-    inputs = sum(call.input_tokens for call in assessment.calls)
-    outputs = sum(call.output_tokens for call in assessment.calls)
-    assert inputs + outputs <= limits.max_tokens
-    assert limits.max_usd is None or PRICE.cost_usd(inputs, outputs) <= limits.max_usd
+    assert spent(assessment) <= limits.max_tokens
+    assert limits.max_usd is None or spent_usd(assessment, PRICE) <= limits.max_usd
     assert len(assessment.calls) == len(model.requests)
 
 
 class Reader(Counting):
-    """Calls on as long as it may, then says yes."""
+    """Calls on as long as it may, then answers; `change` alters each response."""
 
-    def __init__(self, settings: ModelSettings = SETTINGS, bytes_per_token: float = 4.0) -> None:
+    def __init__(
+        self,
+        settings: ModelSettings = SETTINGS,
+        bytes_per_token: float = 4.0,
+        last: str = BARE_YES,
+        change: Callable[[ChatResponse], ChatResponse] = lambda response: response,
+    ) -> None:
         super().__init__([self.step], settings, bytes_per_token)
+        self.last, self.change = last, change
 
     def step(self, request: ChatRequest) -> Step:
-        return calling(call("page", call_id=f"c{len(self.requests)}")) if request.may_call else Step(BARE_YES)
+        return calling(call("page", call_id=f"c{len(self.requests)}")) if request.may_call else Step(self.last)
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        return self.change(await super().complete(request))
 
 
 def spent(assessment: Assessment) -> int:
     return sum(call.input_tokens + call.output_tokens for call in assessment.calls)
+
+
+def spent_usd(assessment: Assessment, price: Price) -> float:
+    return sum(price.cost_usd(call.input_tokens, call.output_tokens) for call in assessment.calls)
 
 
 def paging(chars: int, **limits: float) -> Judge:
@@ -436,7 +408,7 @@ def paging(chars: int, **limits: float) -> Judge:
 
 
 class TestTokens:
-    @each_case("bytes_per_token", [2.0, 3.0, 4.0, 5.0])
+    @each_case("bytes_per_token", [2.0, 5.0])
     @each_case("chars", [100, 3_000, 20_000, 300_000])
     @each_case("max_tokens", [8_000, 30_000, 200_000])
     def test_are_kept_and_the_verdict_is_there(self, max_tokens: int, chars: int, bytes_per_token: float) -> None:
@@ -445,8 +417,6 @@ class TestTokens:
         assert assessment.outcome == "scored"
         assert spent(assessment) <= max_tokens
         assert course(assessment)["ended_by"] in {"max_tokens", "max_rounds"}
-        for request in model.requests:
-            check_structure(request)
 
     def test_most_of_them_are_used(self) -> None:
         assessment = judged(paging(3_000, max_tokens=100_000), Reader())
@@ -457,7 +427,8 @@ class TestTokens:
         model = Reader()
         assert judged(paging(300_000, max_tokens=30_000), model).outcome == "scored"
         (told,) = contents(model.requests[1])
-        match = re.fullmatch(rf"<<(.*)>>\n(.*)\n<<end \1>>\n{CUT_NOTE}", told)
+        cut = r"Of the 300000 bytes of this result only the first (\d+) are shown, .* max_content_length of (\d+) .*"
+        match = re.fullmatch(rf"<<(.*)>>\n(.*)\n<<end \1>>\n{cut}", told)
         assert match is not None
         shown = len(match[2])
         assert 10_000 < shown < 20_000
@@ -465,11 +436,8 @@ class TestTokens:
         assert model.requests[1].may_call
 
     def test_that_an_endpoint_does_not_count_are_estimated(self) -> None:
-        class Silent(Reader):
-            async def complete(self, request: ChatRequest) -> ChatResponse:
-                return structs.replace(await super().complete(request), input_tokens=0, output_tokens=0)
-
-        assessment = judged(paging(3_000, max_tokens=50_000), Silent())
+        silent = Reader(change=lambda response: structs.replace(response, input_tokens=0, output_tokens=0))
+        assessment = judged(paging(3_000, max_tokens=50_000), silent)
         assert course(assessment)["ended_by"] == "max_tokens"
         assert len(assessment.calls) < MANY_ROUNDS
 
@@ -486,11 +454,7 @@ class TestTokens:
         assert 15_000 < spent(assessment) <= 20_000
 
     def test_left_for_no_repair_request_unscore(self) -> None:
-        class Rambling(Reader):
-            def step(self, request: ChatRequest) -> Step:
-                return Step("word " * 30_000) if not request.may_call else super().step(request)
-
-        assessment = judged(paging(3_000, max_tokens=30_000), Rambling())
+        assessment = judged(paging(3_000, max_tokens=30_000), Reader(last="word " * 30_000))
         assert (assessment.outcome, assessment.reason) == ("unscored", "over_budget")
 
 
@@ -500,17 +464,13 @@ class TestUsd:
     def test_are_kept_and_the_verdict_is_there(self, chars: int, price: Price) -> None:
         assessment = judged(paging(chars, max_usd=0.03), Reader(structs.replace(SETTINGS, price=price)))
         assert assessment.outcome == "scored"
-        assert sum(price.cost_usd(call.input_tokens, call.output_tokens) for call in assessment.calls) <= 0.03
+        assert spent_usd(assessment, price) <= 0.03
 
     def test_go_further_where_a_cache_serves_the_requests(self) -> None:
-        class Cached(Reader):
-            async def complete(self, request: ChatRequest) -> ChatResponse:
-                response = await super().complete(request)
-                return structs.replace(response, cached_tokens=response.input_tokens)
-
         settings = structs.replace(SETTINGS, price=Price(input=1.0, output=4.0, cached_input=0.1))
-        plain, cached = (judged(paging(3_000, max_usd=0.05), reader(settings)) for reader in (Reader, Cached))
-        assert len(cached.calls) > len(plain.calls)
+        cached = Reader(settings, change=lambda each: structs.replace(each, cached_tokens=each.input_tokens))
+        whole, part = (judged(paging(3_000, max_usd=0.05), reader) for reader in (cached, Reader(settings)))
+        assert len(whole.calls) > len(part.calls)
 
     def test_end_it_and_say_so(self) -> None:
         assert course(judged(paging(3_000, max_usd=0.05), Reader(PRICED)))["ended_by"] == "max_usd"
@@ -522,43 +482,44 @@ class TestUsd:
         assert course(assessment)["ended_by"] == "max_tokens"
 
 
-class TestKnownContext:
-    def test_calls_as_a_model_makes_them_first_get_on_in_a_small_context(self) -> None:
-        """Tools give 100 kB unless asked for less; a context of 20,000 tokens holds less than that."""
-        trace = structs.replace(TRACE, spans=[Span("a", "run", outputs={"text": "word " * 200_000})])
+def reading() -> Judge:
+    return replace(exploring(), exploration=Exploration(TraceToolbox))
 
-        def step(request: ChatRequest) -> Step:
-            told = contents(request)
-            if len(told) == 5:
-                return Step(BARE_YES)
-            size = re.search("max_content_length of ([0-9]+)", told[0]) if told else None
-            more = "" if size is None else f', "max_content_length": {size[1]}'
-            return calling(call("get_span", f'{{"span_id": "a"{more}}}', f"c{len(told)}"))
 
-        model = Counting([step], within(20_000))
-        assessment = judged(reading(), model, trace)
-        first, *others = contents(model.requests[-1])
-        assert (assessment.outcome, course(assessment)["results_withheld"]) == ("scored", 1)
-        assert len(first) > 8_000
-        assert all(re.fullmatch(r"<<.*\n.*\n<<end.*>>", other) and len(other) > 4_000 for other in others)
-        assert course(assessment)["exchanges_dropped"] == 0
+def test_calls_as_a_model_makes_them_first_get_on_in_a_small_context() -> None:
+    """Tools give 100 kB unless asked for less; a context of 20,000 tokens holds less than that."""
+    trace = structs.replace(TRACE, spans=[Span("a", "run", outputs={"text": "word " * 200_000})])
 
-    def test_the_size_of_a_history_is_that_of_its_messages(self) -> None:
-        head = [Message("system", "s"), Message("user", "u")]
-        asked = Message("assistant", "", (ToolCall("1", "t", "{}"),))
-        conversation = Conversation(head, (), ExplorationStats())
-        empty = conversation.size.total
-        for text in ("é" * 1_000, "long " * 1_000, ""):
-            conversation.add(asked, [tool_result("1", text)])
-        assert conversation.size.total > 7_000
-        assert not conversation.shorten(lambda _: False)
-        assert (conversation.size.total, list(conversation.messages)) == (empty, head)
+    def step(request: ChatRequest) -> Step:
+        told = contents(request)
+        if len(told) == 5:
+            return Step(BARE_YES)
+        size = re.search("max_content_length of ([0-9]+)", told[0]) if told else None
+        more = "" if size is None else f', "max_content_length": {size[1]}'
+        return calling(call("get_span", f'{{"span_id": "a"{more}}}', f"c{len(told)}"))
+
+    model = Counting([step], within(20_000))
+    assessment = judged(reading(), model, trace)
+    first, *others = contents(model.requests[-1])
+    assert (assessment.outcome, course(assessment)["results_withheld"]) == ("scored", 1)
+    assert len(first) > 8_000
+    assert all(re.fullmatch(r"<<.*\n.*\n<<end.*>>", other) and len(other) > 4_000 for other in others)
+    assert course(assessment)["exchanges_dropped"] == 0
+
+
+def test_the_size_of_a_history_is_that_of_its_messages() -> None:
+    head = [Message("system", "s"), Message("user", "u")]
+    asked = Message("assistant", "", (ToolCall("1", "t", "{}"),))
+    conversation = Conversation(head, (), ExplorationStats())
+    empty = conversation.size.total
+    for text in ("é" * 1_000, "long " * 1_000, ""):
+        conversation.add(asked, [tool_result("1", text)])
+    assert conversation.size.total > 7_000
+    assert not conversation.shorten(lambda _: False)
+    assert (conversation.size.total, list(conversation.messages)) == (empty, head)
 
 
 PLANTED = "The safe is behind the painting."
-
-
-Task = Callable[[list[Any]], Step]
 
 
 def spans() -> list[Span]:
@@ -573,86 +534,54 @@ def spans() -> list[Span]:
     return rows
 
 
-BIG = structs.replace(TRACE, spans=spans())
+def read_through(seen: list[Any]) -> Step:
+    """Look for an error, for the slowest step, and read the megabyte by pages, by what the tools returned so far."""
 
+    def ask(name: str, **arguments: object) -> Step:
+        return calling(call(name, json.dumps(arguments), f"c{len(seen)}"))
 
-class Worker(Counting):
-    """Does a task by what the tools have returned so far, each time parsed out of the last request's newest round."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__([self.step], SETTINGS)
-        self.task = task
-        self.seen: list[Any] = []
-
-    def step(self, request: ChatRequest) -> Step:
-        check_structure(request)
-        if len(self.requests) > 1:
-            self.seen.append(parsed(contents(request)[-1]))
-        step = self.task(self.seen)
-        calls = tuple(call._replace(id=f"c{len(self.seen)}") for call in step.tool_calls)
-        return structs.replace(step, tool_calls=calls)
-
-
-def parsed(result: str) -> Any:
-    match = re.fullmatch(r"<<tool result ([0-9a-f]{12})>>\n(.*)\n<<end tool result \1>>", result, re.DOTALL)
-    return json.loads(match[2]) if match else result
-
-
-def ask(name: str, **arguments: object) -> Step:
-    return calling(call(name, json.dumps(arguments)))
-
-
-def answer(text: str) -> Step:
-    return Step(yes_no_text("yes", text))
-
-
-def find_the_error(seen: list[Any]) -> Step:
-    if not seen:
-        return ask("search_trace_regex", pattern=r"\w+error:", max_matches=5)
-    if len(seen) == 1:
-        return ask("get_span", span_id=seen[0]["matches"][0]["span_id"])
-    content = json.loads(seen[1]["content"])
-    return answer(f"{content['id']} failed: {content['outputs']['error']}")
-
-
-def find_the_slowest(seen: list[Any]) -> Step:
-    if not seen:
-        return ask("get_span_performance_and_timing_report")
-    return answer(f"{seen[0]['slowest'][1]['id']} took longest")
-
-
-def page_through(seen: list[Any]) -> Step:
-    if not seen:
-        return ask("get_span", span_id="span-311")
-    if seen[-1]["page_token"]:
-        return ask("get_span", span_id="span-311", page_token=seen[-1]["page_token"])
-    read_through = "".join(page["content"] for page in seen)
-    return answer(f"{PLANTED in read_through} after {len(seen)} pages of {seen[0]['content_size_bytes']} bytes")
-
-
-def reading() -> Judge:
-    return replace(exploring(), exploration=Exploration(TraceToolbox))
-
-
-class TestTasks:
-    """A scripted model reads a trace of 400 spans with the real tools."""
-
-    @each_case(
-        ("task", "rationale", "rounds"),
-        [
-            (find_the_error, "span-137 failed: ConnectionResetError: the till did not answer", 2),
-            (find_the_slowest, "span-222 took longest", 1),
-            (page_through, r"True after 11 pages of 1000\d{3} bytes", 11),
-        ],
+    match seen:
+        case []:
+            return ask("search_trace_regex", pattern=r"\w+error:", max_matches=5)
+        case [search]:
+            return ask("get_span", span_id=search["matches"][0]["span_id"])
+        case [_, _]:
+            return ask("get_span_performance_and_timing_report")
+        case [_, _, _]:
+            return ask("get_span", span_id="span-311")
+    _, failed, report, *pages = seen
+    if pages[-1]["page_token"]:
+        return ask("get_span", span_id="span-311", page_token=pages[-1]["page_token"])
+    content = json.loads(failed["content"])
+    sentences = (
+        f"{content['id']} failed: {content['outputs']['error']}",
+        f"{report['slowest'][1]['id']} took longest",
+        f"{PLANTED in ''.join(page['content'] for page in pages)} after {len(pages)} pages",
+        f"{pages[0]['content_size_bytes']} bytes",
     )
-    def test_three_tasks_over_400_spans(self, task: Task, rationale: str, rounds: int) -> None:
-        assessment = judged(reading(), Worker(task), BIG)
-        assert re.fullmatch(rationale, assessment.rationale or "")
-        assert (course(assessment)["rounds"], course(assessment)["tool_errors"]) == (rounds, 0)
-        assert course(assessment)["ended_by"] == "answer"
+    return Step(yes_no_text("yes", "; ".join(sentences)))
 
-    def test_a_megabyte_leaves_room_by_letting_the_oldest_pages_go(self) -> None:
-        assessment = judged(reading(), Worker(page_through), BIG)
-        dropped: Any = course(assessment)["exchanges_dropped"]
-        assert dropped >= 7
-        assert all(call.input_tokens <= SETTINGS.max_input_tokens for call in assessment.calls)
+
+def test_a_trace_of_400_spans_is_read_with_the_real_tools_and_the_oldest_pages_go() -> None:
+    seen: list[Any] = []
+
+    def step(request: ChatRequest) -> Step:
+        check_structure(request)
+        if results := contents(request):
+            match = re.fullmatch(
+                r"<<tool result ([0-9a-f]{12})>>\n(.*)\n<<end tool result \1>>", results[-1], re.DOTALL
+            )
+            assert match, results[-1]
+            seen.append(json.loads(match[2]))
+        return read_through(seen)
+
+    assessment = judged(reading(), Counting([step]), structs.replace(TRACE, spans=spans()))
+    assert re.fullmatch(
+        "span-137 failed: ConnectionResetError: the till did not answer; span-222 took longest; "
+        r"True after 11 pages; 1000\d{3} bytes",
+        assessment.rationale or "",
+    )
+    reached = course(assessment)
+    assert (reached["rounds"], reached["tool_errors"], reached["ended_by"]) == (14, 0, "answer")
+    assert int(str(reached["exchanges_dropped"])) >= 7
+    assert all(call.input_tokens <= SETTINGS.max_input_tokens for call in assessment.calls)

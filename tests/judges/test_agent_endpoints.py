@@ -48,42 +48,12 @@ def answers_of(messages: Messages) -> list[tuple[int, dict[str, Any]]]:
     return [(number, message) for number, message in enumerate(messages) if message["role"] == "assistant"]
 
 
-def with_thoughts(messages: Messages) -> str | None:
-    """Complain as DeepSeek does in thinking mode."""
-    for number, message in answers_of(messages):
-        if message.get("reasoning_content") != f"Thought {number}.":
-            return f"Missing `reasoning_content` field in the assistant message at message index {number}."
-    return None
-
-
-def with_signatures(messages: Messages) -> str | None:
-    """Complain as Gemini does."""
-    calls = [call for message in messages for call in message.get("tool_calls", ())]
-    if all(call.get("extra_content") == signature(call["id"]) for call in calls):
-        return None
-    return "Function call is missing a thought_signature in functionCall parts."
-
-
 def signature(call_id: str) -> dict[str, object]:
     return {"google": {"thought_signature": f"sign+{call_id}=="}}
 
 
-def with_details(messages: Messages) -> str | None:
-    """Complain as models behind OpenRouter do."""
-    if all(message.get("reasoning_details") == details(number) for number, message in answers_of(messages)):
-        return None
-    return "reasoning_details must be given unchanged"
-
-
 def details(number: int) -> list[dict[str, object]]:
     return [{"type": "reasoning.encrypted", "data": f"e{number}", "index": 0.50, "format": None}]
-
-
-def with_pieces(messages: Messages) -> str | None:
-    """Complain where Mistral's reasoning models do not find their thoughts as they wrote them."""
-    if all(message["content"][0] == pieces(number, "")[0] for number, message in answers_of(messages)):
-        return None
-    return "the thoughts must be given unchanged"
 
 
 def pieces(number: int, text: str) -> list[dict[str, object]]:
@@ -91,15 +61,36 @@ def pieces(number: int, text: str) -> list[dict[str, object]]:
     return [thought, {"type": "text", "text": text}]
 
 
-def without_thoughts(messages: Messages) -> str | None:
-    """Complain as Groq does."""
-    for number, message in enumerate(messages):
-        if "reasoning_content" in message:
-            return (
-                f"'messages.{number}' : for 'role:assistant' the following must be satisfied[('messages.{number}' :"
-                " property 'reasoning_content' is unsupported)]"
-            )
-    return None
+def of_answers(complaint: str, is_right: Callable[[int, dict[str, Any]], bool]) -> Rule:
+    """Complain about the first message of the model that is not as the server wrote it."""
+
+    def rule(messages: Messages) -> str | None:
+        wrong = (number for number, message in answers_of(messages) if not is_right(number, message))
+        return next((complaint.format(number) for number in wrong), None)
+
+    return rule
+
+
+MISSING_THOUGHTS = "Missing `reasoning_content` field in the assistant message at message index {}."
+# As DeepSeek does in thinking mode, models behind OpenRouter, and Gemini.
+with_thoughts = of_answers(
+    MISSING_THOUGHTS,
+    lambda number, message: (
+        message.get("reasoning_content") == f"Thought {number}."
+        and message.get("reasoning_details") == details(number)
+        and all(call.get("extra_content") == signature(call["id"]) for call in message.get("tool_calls", ()))
+    ),
+)
+# As Mistral's reasoning models.
+with_pieces = of_answers(
+    "the thoughts must be given unchanged", lambda number, message: message["content"][0] == pieces(number, "")[0]
+)
+# As Groq does.
+without_thoughts = of_answers(
+    "'messages.{0}' : for 'role:assistant' the following must be satisfied[('messages.{0}' :"
+    " property 'reasoning_content' is unsupported)]",
+    lambda _, message: "reasoning_content" not in message,
+)
 
 
 def thinking(call: Call) -> Reply:
@@ -139,7 +130,7 @@ def statuses(endpoint: ChatEndpoint) -> list[int | None]:
 class TestMessages:
     def test_two_rounds_the_last_call_and_a_repair_are_in_form(self, endpoint: ChatEndpoint) -> None:
         for behaviour in (
-            *map(demanding, (after_tools, with_thoughts, with_signatures, with_details)),
+            demanding(after_tools, with_thoughts),
             demanding(after_tools, with_pieces, then=in_pieces),
         ):
             assessment = explored(endpoint, behaviour)
@@ -155,7 +146,7 @@ class TestMessages:
         assert all("response_format" in call.body for call in endpoint.calls[-2:])
 
     def test_a_server_that_misses_thoughts_is_not_taken_for_one_that_refuses_them(self, endpoint: ChatEndpoint) -> None:
-        complaint = failing(400, "Missing `reasoning_content` field in the assistant message at message index 2.")
+        complaint = failing(400, MISSING_THOUGHTS.format(2))
         endpoint.behaviour = lambda call: complaint if len(call.body["messages"]) > 2 else thinking(call)
         client = openai(endpoint.base_url)
         assert client.judge(exploring(LIMITS), TRACE).reason == "bad_request"

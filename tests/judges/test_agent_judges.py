@@ -4,9 +4,11 @@ The labelled traces of `agent_traces.py` are six a judge and outcome.
 """
 
 import asyncio
+import itertools
 import json
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +16,8 @@ import pytest
 from agent_traces import labelled, recording
 from clients.recording import RECORDED
 from families import FAMILIES
-from judge_traces import SHORT, parse, table
+from judge_traces import SHORT, parse, table, told
+from support.tables import check_golden
 
 from judges.agent.transcript import arguments_of, transcript
 from judges.calling.evaluation import evaluate
@@ -27,7 +30,7 @@ from judges.core.verdict import Assessment
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
-from tracejudge import Span, Tool, ToolCall, Trace
+from tracejudge import Tool, ToolCall, Trace
 
 ASKING = ("tool_selection", "tool_arguments", "tool_result_use", "task_completion", "plan_adherence", "step_efficiency")
 MATCH = catalogue()["trajectory_match"]
@@ -39,23 +42,14 @@ def judged(judge: Judge, trace: Trace, *answers: str | Step, **settings: Any) ->
     return asyncio.run(evaluate(judge, trace, None if judge.run else model))
 
 
-def test_the_set_has_six_traces_of_each_judge_and_outcome_a_third_of_them_recorded() -> None:
+def test_the_set_has_six_traces_of_each_judge_and_outcome_a_third_recorded_and_the_parts_in_code_are_right() -> None:
     counts = Counter((row.judge, row.passes, row.is_recorded) for row in labelled())
-    expected = {
-        (name, passes, is_recorded): 2 if is_recorded else 4
-        for name in ASKING
-        for passes in (True, False)
-        for is_recorded in (True, False)
-    }
-    assert counts == expected
+    kinds = itertools.product(ASKING, (True, False), (True, False))
+    assert counts == {kind: 2 if kind[2] else 4 for kind in kinds}
     assert len({row.id for row in labelled()}) == 72
-
-
-def test_the_parts_in_code_are_right_on_all_of_them() -> None:
     for row in labelled():
-        trace = MATCH.prepare(row.trace)
-        steps = transcript(trace)
-        assert len(breaches(trace, steps)) == row.schema_errors, row.id
+        steps = transcript(MATCH.prepare(row.trace))
+        assert len(breaches(MATCH.prepare(row.trace), steps)) == row.schema_errors, row.id
         assert len(repeats(steps)) == row.repeats, row.id
         assessment = judged(MATCH, row.trace)
         passed = assessment.scores[0].passed if assessment.scores else None
@@ -81,25 +75,14 @@ TOOLS = [Tool("find", "Finds a title.", {"type": "object"}), Tool("reserve", "Re
 TRACE = Trace(trace_id="1", service="s", input="Reserve it.", output="It is blocked.", tool_calls=CALLS, tools=TOOLS)
 
 
-def test_steps_come_from_spans_in_order_of_time_without_wrappers_and_repeated_spans() -> None:
-    def span(name: str, parent: str | None, kind: str, start: float, **more: Any) -> Span:
-        return Span(f"{name}{start}", name, parent, kind, start, start + 0.5, **more)
-
-    spans = [
-        span("pay", "agent0.0", "TOOL", 3.0, status="error", outputs="card refused", inputs={"sum": 4}),
-        span("agent", None, "AGENT", 0.0, outputs="No."),
-        span("execute_tool look", "agent0.0", "internal", 2.0, attributes={"gen_ai.operation.name": "execute_tool"}),
-        span("look", "execute_tool look2.0", "TOOL", 2.1, outputs="4 left"),
-        span("chat", "agent0.0", "LLM", 1.0, outputs="I look.\nThen I pay."),
-        span("search", "agent0.0", "RETRIEVER", 2.5, inputs="shop", outputs=["open"]),
-    ]
-    text = transcript(Trace(trace_id="1", service="s", output="No.", spans=spans)).block().value
-    assert text.split("\n") == [
-        "S1 model chat (0.5 s)", "  text: I look.", "    Then I pay.",
-        "S2 C1 tool look (0.5 s)",
-        "S3 retrieval search (0.5 s)", "  inputs: shop", '  result: ["open"]',
-        "S4 C2 tool pay (0.5 s)", '  arguments: {"sum": 4}', "  error: card refused",
-    ]  # fmt: skip
+def test_assessments_of_scenes_are_those_of_the_golden_file() -> None:
+    """Each with its transcript: what is missing, what code decides alone, and what becomes of states and evidence."""
+    written = []
+    for name, (judge, fields, answers) in TABLES["scenes"].items():
+        trace = SHORT if fields == "short" else msgspec.convert({**msgspec.to_builtins(TRACE), **fields}, Trace)
+        outcome = told([], judged(catalogue()[judge], trace, *answers))
+        written.append(f"## {name} ({judge})\n{transcript(trace).block().value}\n{outcome}\n")
+    check_golden(Path(__file__).with_name("golden_agents.txt"), "\n".join(written))
 
 
 def test_long_results_are_cut_from_the_largest_down_and_then_the_trace_is_read_by_tools() -> None:
@@ -126,48 +109,6 @@ def test_long_results_are_cut_from_the_largest_down_and_then_the_trace_is_read_b
     assert "S60 C60 tool read" in steps
     assert "result: [30,010 characters]" in steps
     assert judged(judge, trace, good, max_input_tokens=500).reason == "input_too_long"
-
-
-def test_a_yes_with_problems_is_asked_for_once_more_and_then_a_no() -> None:
-    family = FAMILIES["tool_result_use"]
-    doubtful = json.dumps({**family.other[0], "result": "yes"})
-    for answers, passed in (((doubtful, doubtful), False), ((doubtful, family.text()), True)):
-        assessment = judged(family.judge, SHORT, *answers)
-        assert (assessment.scores[0].passed, len(assessment.calls)) == (passed, 2)
-
-
-def test_inputs_that_no_field_names_are_missing_without_a_call_and_a_plan_with_one() -> None:
-    once = ToolCall("find", {"title": "x"})
-    cases = {
-        "tool_result_use": (msgspec.structs.replace(TRACE, tool_calls=[once]), "no call of a tool has a result", 0),
-        "step_efficiency": (msgspec.structs.replace(TRACE, tool_calls=[once]), "fewer than two steps", 0),
-        "tool_selection": (msgspec.structs.replace(TRACE, tool_calls=None, tools=None), "no tool_calls or tools", 0),
-        "trajectory_match": (TRACE, "no expected_tools", 0),
-        "plan_adherence": (TRACE, "states no plan", 1),
-    }
-    for name, (trace, note, calls) in cases.items():
-        assessment = judged(catalogue()[name], trace, '{"plan": [], "unplanned": []}')
-        assert (assessment.reason, len(assessment.calls)) == ("missing_input", calls), name
-        assert note in (assessment.note or ""), name
-
-
-def test_code_decides_alone_where_there_is_nothing_to_ask() -> None:
-    broken = [ToolCall("find", '{"title": 4}'), ToolCall("find", {"title": "x", "more": 1})]
-    schema = {"type": "object", "properties": {"title": {"type": "string"}}, "additionalProperties": False}
-    trace = msgspec.structs.replace(TRACE, tool_calls=broken, tools=[Tool("find", None, schema)])
-    assessment = judged(catalogue()["tool_arguments"], trace)
-    assert (assessment.scores[0].value, assessment.calls, assessment.details["schema_errors"]) == (0.0, (), 2)
-    found = {"C1": ["$.title breaks `type`"], "C2": ["$ breaks `additionalProperties`"]}
-    assert assessment.details["breaches"] == found
-    assessment = judged(catalogue()["step_efficiency"], msgspec.structs.replace(TRACE, tool_calls=CALLS[1:]))
-    assert (assessment.scores[0].value, assessment.calls) == (1.0, ())
-
-
-def test_a_selection_without_a_call_is_judged_by_what_could_have_been_called() -> None:
-    trace = msgspec.structs.replace(TRACE, tool_calls=None)
-    for missing, value, passed in (([], 1.0, True), ([{"reason": "So.", "tool": "find"}], 0.0, False)):
-        assessment = judged(catalogue()["tool_selection"], trace, json.dumps({"calls": [], "missing": missing}))
-        assert (assessment.scores[0].value, assessment.scores[0].passed) == (value, passed)
 
 
 def test_a_repeat_is_needless_unless_state_changed_or_it_failed() -> None:
@@ -216,13 +157,6 @@ def test_a_schema_that_cannot_be_used_is_left_to_the_model_in_bounded_time() -> 
         assert schema_breaches(schema, {"q": "a" * 40 + "!"}) == [], schema
     assert time.monotonic() - started < 20
     assert schema_breaches({"required": ["city"]}, {}) == ["$ breaks `required`"]
-
-
-def test_scores_follow_from_states_and_from_evidence_that_exists() -> None:
-    for name, answer, value, passed in TABLES["answers"]:
-        assessment = judged(catalogue()[name], SHORT, json.dumps(answer))
-        assert assessment.outcome == "scored", (name, assessment.note)
-        assert (assessment.scores[0].value, assessment.scores[0].passed) == (pytest.approx(value), passed), answer
 
 
 def test_labelled_traces_are_scored_by_the_lexical_model() -> None:

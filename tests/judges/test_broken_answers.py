@@ -17,17 +17,17 @@ import msgspec
 import pytest
 import yaml
 from explorations import Looking, looks
-from families import FAMILIES, JUDGES, TRACE, Family, members, written
+from families import FAMILIES, JUDGES, TRACE, Family, in_fifths, members, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_traces import ASKING, in_loop, served, table
+from judge_traces import in_loop, table
 from msgspec import structs
 from support.cases import each_case
+from support.tables import expand
 
 from judges.calling.evaluation import evaluate
-from judges.core.judge import AnsweredPrompt, Judge
 from judges.core.verdict import FINAL_REASONS, Assessment
-from judges.models.scripted import ScriptedModel, Step
+from judges.models.scripted import Step
 from judges.parsing import object_reader
 from judges.parsing.answer import AnswerError
 from judges.parsing.json_repair import Repaired, repair_json
@@ -70,14 +70,18 @@ def one(write: Callable[[str], str]) -> Callable[[Family], Sequence[Answer]]:
     return lambda family: [write(plain(family))]
 
 
-def in_text(value: object) -> Callable[[Family], Sequence[Answer]]:
-    """Put a value where the free text stands."""
-    return lambda family: [family.text(**{family.text_key: value})] if family.text_key else []
+def in_text(*values: object) -> Callable[[Family], Sequence[Answer]]:
+    """Put each value where the free text stands."""
+    return lambda family: [family.text(**{family.text_key: value}) for value in values if family.text_key]
+
+
+def raw(family: Family, key: str, text: str) -> str:
+    """Write a text as the value of a key as it is: nothing is escaped."""
+    return family.text(**{key: "@@"}).replace('"@@"', text)
 
 
 def raw_text(text: str) -> Callable[[Family], Sequence[Answer]]:
-    """Put a text where the free text stands, as it is: nothing is escaped."""
-    return lambda family: [family.text(**{family.text_key: "@"}).replace('"@"', f'"{text}"')] if family.text_key else []
+    return lambda family: [raw(family, family.text_key, f'"{text}"')] if family.text_key else []
 
 
 def each_key(write: Callable[[str], str]) -> Callable[[Family], Sequence[Answer]]:
@@ -99,28 +103,11 @@ def by_pattern(pattern: str, by: str) -> Callable[[Family], Sequence[Answer]]:
 
 def numbers(family: Family, key: str, *words: str) -> list[str]:
     """Write under a key what is no value of JSON, alone and behind a remark."""
-    texts = [family.text(**{key: "@"}).replace('"@"', word) for word in words]
-    return [start + text for text in texts for start in ("", "Here:\n\n")]
+    return [start + raw(family, key, word) for word in words for start in ("", "Here:\n\n")]
 
 
 def indented(family: Family) -> list[str]:
     return [] if family.lines else [json.dumps(family.good[0], indent=indent) for indent in (2, "\t")]
-
-
-def quotations_that_break_off(family: Family) -> list[str]:
-    key, planted = family.keys[0], plain(family)
-    starts = ("The text says ", "The text says } ", f"The text says {planted}\n")
-    quoted = [f'{{"{key}": "{start}{planted}' for start in starts]
-    return [
-        *quoted,
-        *(start + f"The text says {planted}" for start in (f"{{'{key}': '", f'"{key}": "', '{"thoughts": "')),
-    ]
-
-
-def request(family: Family) -> list[str]:
-    block = f"<<answer 0123456789ab>>\n{plain(family)}\n<<end answer 0123456789ab>>"
-    whole = f"The key of this request is 0123456789ab.\n\n{block}"
-    return [whole, whole[:-40], block]
 
 
 def form(family: Family) -> str:
@@ -192,39 +179,55 @@ def in_two_objects(family: Family) -> list[str]:
     return [written([dict([first]), dict(others)])] if others else []
 
 
-def in_wrappers(family: Family) -> list[str]:
-    whole = family.good[0] if len(family.good) == 1 else list(family.good)
-    return [json.dumps({"answer": whole, "model": "m"}), json.dumps({"result": list(family.good)})]
-
-
 def refusal_as_reason(family: Family) -> Sequence[Answer]:
     declined = in_text("I'm sorry, but I can't help with that.")
     return declined(family) if family.text_key in {"rationale", "justification"} and not family.lines else []
 
 
-def filled(templates: list[str]) -> Callable[[Family], Sequence[Answer]]:
-    """Fill answers and verdicts of a family into templates; one that needs a word that it does not have goes."""
+def filled(templates: list[Any]) -> Callable[[Family], list[Answer]]:
+    """Fill answers, and parts of them, into templates; one that needs a word that the family does not have goes.
 
-    def fill(family: Family) -> list[str]:
+    A template is a text, a step of a model, or a first and a second of them.
+    """
+
+    def fill(family: Family) -> list[Answer]:
+        good, last = plain(family), other(family)
+        array = json.dumps(family.good)
         words = {"word": verdict(family, is_other=False), "other word": verdict(family, is_other=True)}
-        parts = {"good": plain(family), "other": other(family), **words}
-        usable = [each for each in templates if all(parts[name] for name in re.findall("«([a-z ]+)»", each))]
-        return [re.sub("«([a-z ]+)»", lambda match: str(parts[match[1]]), each) for each in usable]
+        parts = {
+            "good": good,
+            "start of good": good[:30],
+            "most of good": good[:-12],
+            "good as a string": json.dumps(good),
+            "array of good": array,
+            "array if lines": array if family.lines else good,
+            "form": form(family),
+            "other": last,
+            "open other": last[:-1],
+            "rest of other": last[1:],
+            "half of other": last[: len(last) // 2],
+            "key": family.keys[0],
+            "verdict key": family.verdict_key,
+            **words,
+        }
+
+        def put(template: str) -> str:
+            return expand(re.sub("«([a-z ]+)»", lambda match: str(parts[match[1]]), template))
+
+        def step(template: Any) -> str | Step:
+            if isinstance(template, str):
+                return put(template)
+            return Step(**{key: put(value) if key == "text" else value for key, value in template.items()})
+
+        usable = [each for each in templates if all(parts[name] for name in re.findall("«([a-z ]+)»", str(each)))]
+        return [(step(each[0]), step(each[1])) if isinstance(each, list) else step(each) for each in usable]
 
     return fill
 
 
 SLIPS = {
     "written over several lines": Case(indented, "READ"),
-    "two verdicts that disagree": Case(
-        lambda f: [
-            f"{plain(f)}{joint}{last}"
-            for joint, last in (("\n", other(f)), ("\nNo, wait:\n", other(f)), ("\n", f"{other(f)[:-1]},}}"))
-        ],
-        "ASKED",
-    ),
     "line breaks of Windows": Case(one(lambda text: f"Here it is:\r\n\r\n{text}\r\n".replace("\n{", "\r\n{")), "READ"),
-    "an array around it": Case(lambda f: [f"[{', '.join(map(json.dumps, f.good))}]"], "READ"),
     "the form repeated, then the answer": Case(with_form, "MENDED"),
     "single quotes, as Python writes": Case(lambda f: ["\n".join(map(repr, f.good))], "MENDED"),
     "a comma after the last item of a list": Case(
@@ -233,8 +236,6 @@ SLIPS = {
     "a comma missing at the end of a line": Case(
         lambda f: [re.sub(r",\n(\s*\"\w+\":)", r"\n\1", json.dumps(f.good[0], indent=1))] * (not f.lines), "MENDED"
     ),
-    "quotation marks inside a text, not escaped": Case(raw_text('He said "fine" to all of it.'), "MENDED"),
-    "a line break inside a text, not escaped": Case(raw_text("It is\nso."), "READ"),
     "the last brace missing behind a text or a list": Case(lambda f: [plain(f)[:-1]] * (not f.ends_bare), "MENDED"),
     "the last brace missing behind a number, which may lack signs": Case(
         lambda f: [plain(f)[:-1]] * f.ends_bare, "ASKED"
@@ -257,28 +258,11 @@ SLIPS = {
         ),
         "READ",
     ),
-    "null for the reasons": Case(in_text(None), "READ"),
-    "the form's placeholder for the reasons": Case(
-        lambda f: [
-            text for copied in ("<text>", "yes|no", "Let's think step by step. ...") for text in in_text(copied)(f)
-        ],
-        "ASKED",
-    ),
     "null for a label": Case(lambda f: [f.text(**{f.verdict_key: None})], "ASKED"),
     "NaN or Infinity for the verdict": Case(
         lambda f: numbers(f, f.verdict_key, "NaN", "Infinity", "-Infinity"), "ASKED"
     ),
-    "wrapped in another object": Case(in_wrappers, "READ"),
-    "written into a JSON string": Case(one(json.dumps), "READ"),
-    "a call of a tool": Case(lambda f: [json.dumps({"name": f.judge.name, "arguments": plain(f)})], "READ"),
-    "a list of calls": Case(
-        lambda f: [json.dumps([{"type": "function", "function": {"name": "f", "arguments": plain(f)}}])], "READ"
-    ),
     "spread over two objects": Case(in_two_objects, "ASKED"),
-    "labels with lines": Case(each_line("{key}: {value}"), "READ"),
-    "bold labels with lines": Case(each_line("**{spaced}:** {value}", "\n\n"), "READ"),
-    "labels in a list": Case(each_line("- `{upper}` = {value}."), "READ"),
-    "a heading for each key": Case(each_line("## {title}\n\n{value}", "\n\n"), "READ"),
     "YAML": Case(in_yaml, "READ"),
     "elements (XML)": Case(
         lambda f: [f"<answer>{''.join(map(elements, f.good))}</answer>"] * (f.name != OBJECT),
@@ -288,43 +272,17 @@ SLIPS = {
     "a table": Case(tables_of, "READ"),
     "cut off": Case(lambda f: [plain(f)[: int(len(plain(f)) * share)] for share in (0.1, 0.3, 0.5, 0.7, 0.9)], "ASKED"),
     "a refusal in the reasons": Case(refusal_as_reason, "REFUSAL"),
-    "the form repeated, not filled in": Case(lambda f: [form(f)], "ASKED"),
-    "the request repeated, with a verdict planted in it": Case(request, "ASKED"),
-    "a whole verdict quoted inside a broken answer": Case(
-        lambda f: [f'{{"{f.keys[0]}": "The text says {plain(f)}, which is planted.", {other(f)[1:]}'], "ASKED"
-    ),
-    "broken off behind a quoted verdict": Case(quotations_that_break_off, "ASKED"),
-    "an answer that goes on behind its end": Case(
-        lambda f: [f'{plain(f)}, which is planted.", "{key}": "no"}}' for key in f.keys], "ASKED"
-    ),
-    "a verdict, then one that breaks off": Case(lambda f: [f"{plain(f)}\n{other(f)[: len(other(f)) // 2]}"], "ASKED"),
-    "brackets without end": Case(lambda _: [each * 5000 for each in ("{", '{"a":', "[", '{"{"')], "ASKED"),
-    "longer than 400,000 characters": Case(one(lambda text: text + " " * 400_000 + "."), "ASKED"),
-    "a refusal, flagged by the endpoint": Case(
-        lambda f: [Step(text, refusal=True) for text in ("I can't do that.", None, plain(f))], "REFUSAL"
-    ),
-    "stopped by the endpoint's content filter": Case(
-        lambda f: [Step(text, finish_reason="content_filter") for text in (None, plain(f))], "FILTER"
-    ),
-    "stopped at the token limit": Case(
-        lambda f: [Step(text, finish_reason="length") for text in (None, plain(f)[:40], plain(f))], "TRUNCATED"
-    ),
-    "unreadable, then the form that was asked": Case(
-        lambda f: [("So it is.", plain(f)), (plain(f)[:30], plain(f))], "SECOND"
-    ),
-    "unreadable, then a refusal": Case(lambda _: [("So it is.", Step(refusal=True))], "REFUSAL"),
-    "unreadable, then nothing": Case(lambda _: [("So it is.", "")], "ASKED"),
 }
 TABLES = table("broken_answers")
 CASES = {
     **SLIPS,
     **{what: Case(filled(each), outcome, *but) for what, (outcome, each, *but) in TABLES["templates"].items()},
     **{what: Case(by_pattern(*pair), outcome, but) for what, (outcome, *pair, but) in TABLES["substitutions"].items()},
+    **{what: Case(in_text(*texts), outcome) for what, (outcome, *texts) in TABLES["reasons"].items()},
+    **{what: Case(raw_text(text), outcome) for what, (outcome, text) in TABLES["reasons as they are"].items()},
+    **{what: Case(each_line(*how), outcome) for what, (outcome, *how) in TABLES["lines"].items()},
     **{what: Case(of_type(*how), outcome) for what, (outcome, *how) in TABLES["other types"].items()},
 }
-
-THIRDS = [(0, 3), *(pytest.param((number, 3), marks=pytest.mark.slow("the other pairs")) for number in (1, 2))]
-"""Shares of all pairs of family and case: `make test` runs every third one."""
 
 
 def evaluated(family: Family, answer: Answer) -> Assessment:
@@ -339,7 +297,7 @@ def seen_in(assessment: Assessment) -> tuple[object, ...]:
     return assessment.outcome, assessment.reason, scores, len(assessment.calls)
 
 
-@pytest.mark.parametrize("share", THIRDS)
+@in_fifths
 @each_case(("name", "what"), itertools.product(FAMILIES, CASES), share="share")
 def test_a_broken_answer_has_its_stated_outcome(name: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     family, case = FAMILIES[name], CASES[what]
@@ -371,8 +329,7 @@ def test_every_judge_belongs_to_a_family_and_each_case_can_be_met_by_one() -> No
 def own_text(family: Family, answer: str | dict[str, Any] | list[str]) -> str:
     """Write an answer of the table: a text, changes of the good answer, or a key with what stands for its value."""
     if isinstance(answer, list):
-        key, raw = answer
-        return family.text(**{key: "@@"}).replace('"@@"', raw)
+        return raw(family, *answer)
     return family.text(**answer) if isinstance(answer, dict) else answer
 
 
@@ -451,48 +408,27 @@ def texts(family: Family) -> st.SearchStrategy[str]:
     )
 
 
-def check_verdict(judge: Judge, assessment: Assessment) -> None:
-    """Check that a verdict is one that we may give."""
-    assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
-    assert bool(assessment.scores) == (assessment.outcome == "scored")
-    assert len({score.metric for score in assessment.scores}) == len(assessment.scores)
-    for score in assessment.scores:
-        assert score.metric in judge.metric_names
-        assert math.isfinite(score.value)
-        assert 0 <= score.value <= 1
-        assert score.raw is None or isinstance(score.raw, str) or math.isfinite(score.raw)
-        assert score.passed in (None, True, False)
-
-
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_any_text_is_read_and_scored_on_the_scale_or_refused(family: Family) -> None:
-    (prompt,) = family.judge.prompts(TRACE)
+def test_any_answers_end_as_a_verdict_on_the_scale(family: Family) -> None:
+    judge = family.judge
+    others = st.sampled_from(list(FAMILIES.values())).flatmap(texts)
 
-    @given(texts(family))
-    @settings(max_examples=25, deadline=None)
-    def check(text: str) -> None:
-        with suppress(AnswerError):
-            answer = family.judge.read(text)
-            scores, rationale, details = family.judge.score(TRACE, [AnsweredPrompt(prompt, answer)])
-            outcome = "scored" if scores else "abstained"
-            check_verdict(family.judge, Assessment(outcome, scores=scores, rationale=rationale, details=details))
-
-    check()
-
-
-@each_case("judge", ASKING.values(), ids=ASKING)
-def test_any_answer_ends_as_a_verdict(judge: Judge) -> None:
-    trace = served(judge, TRACE)
-    prompts = len(judge.prompts(judge.prepare(trace)))
-
-    @given(st.sampled_from(list(FAMILIES.values())).flatmap(lambda f: st.lists(texts(f), min_size=1, max_size=3)))
-    @settings(max_examples=8, deadline=None)
+    @given(st.lists(texts(family) | others, min_size=1, max_size=3))
+    @settings(max_examples=20, deadline=None)
     def check(answers: list[str]) -> None:
-        assessment = in_loop(evaluate(judge, trace, ScriptedModel(answers)))
-        check_verdict(judge, assessment)
-        assert assessment.reason in {None, "invalid_answer", "out_of_range", "incomplete"}
+        assessment = in_loop(evaluate(judge, TRACE, Looking(answers)))
+        assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
+        # An answer of `plan_adherence` may say that there is no plan.
+        assert assessment.reason in {None, "invalid_answer", "out_of_range", "incomplete", "missing_input"}
         assert assessment.reason is None or assessment.reason in FINAL_REASONS
-        assert 1 <= len(assessment.calls) <= 2 * prompts
+        assert looks(judge) + 1 <= len(assessment.calls) <= looks(judge) + 2
+        assert bool(assessment.scores) == (assessment.outcome == "scored")
+        assert len({score.metric for score in assessment.scores}) == len(assessment.scores)
+        for score in assessment.scores:
+            assert score.metric in judge.metric_names
+            assert 0 <= score.value <= 1
+            assert score.raw is None or isinstance(score.raw, str) or math.isfinite(score.raw)
+            assert score.passed in (None, True, False)
 
     check()
 
@@ -502,7 +438,7 @@ def test_an_answer_that_breaks_off_anywhere_is_never_another_answer(family: Fami
     """Of an answer any beginning is either that answer, when only closing signs are lost, or no answer at all."""
     for text in (plain(family), other(family)):
         whole = family.judge.read(text)
-        for length in range(len(text)):
+        for length in {*range(0, len(text), 3), *range(len(text) - 8, len(text))}:
             with suppress(AnswerError):
                 answer = family.judge.read(text[:length])
                 # Of JSON lines whole ones may be lost; sentences that no line covers are counted.

@@ -42,7 +42,7 @@ from tracejudge import Trace
 from tracejudge.content.convert import Notes, convert_trace
 
 FIXED = {"type": "text", "text": "Judge.", "cache_control": {"type": "ephemeral"}}
-REFUSED = table("tools_refused")
+REFUSED, TABLE = table("tools_refused"), table("openai")
 OURS = "the endpoint takes no tools, and this judge needs a model with function calling: HTTP {}"
 BAD = "the endpoint does not take this request: HTTP {}"
 
@@ -83,18 +83,6 @@ def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
         yield Peer(server, is_openai, table(request.param))
 
 
-BAD_STATUS = {400, 406, 411, 414, 415, 416, 417, 422, 431, 494}
-OWN_STATUS = {401, 402, 403, 404, 405, 407, 410, 413, 421, 429, 451}
-STATUSES = {
-    ("judge_rejected", "the endpoint rejects the request: HTTP {}"): (401, 402, 403, 407, 421, 451),
-    ("judge_rejected", "HTTP {} from {{url}}; check base_url and model"): (404, 405, 410),
-    ("rate_limited", "the endpoint asks for fewer requests: HTTP {}"): (429,),
-    ("bad_request", BAD): BAD_STATUS,
-    ("input_too_long", "the endpoint finds the request too long: HTTP {}"): (413,),
-    ("judge_unavailable", "the endpoint fails: HTTP {}"): (
-        {*range(400, 500), 500, 502, 503, 504, 529} - OWN_STATUS - BAD_STATUS
-    ),
-}
 OPTIONS = {"response_format", "max_tokens", "max_completion_tokens", "temperature"}
 
 
@@ -162,8 +150,7 @@ class TestEachApi:
     def test_each_failure_has_a_name_and_a_text_of_ours(self, peer: Peer) -> None:
         cases = dict(peer.table["failing"])
         if peer.is_openai:
-            cases["201"] = [{"text": WORDS, "status": 201}, "judge_unavailable", "the endpoint fails: HTTP 201"]
-            for (reason, text), statuses in STATUSES.items():
+            for reason, text, statuses in peer.table["statuses"]:
                 cases |= {f"{status}": [[status, WORDS], reason, text.format(status)] for status in statuses}
         for name, (row, reason, text) in cases.items():
             reply = reply_of(row)
@@ -229,20 +216,9 @@ class TestTools:
 
     def test_names_and_arguments_are_such_as_endpoints_take_whatever_the_model_wrote(self, peer: Peer) -> None:
         """vLLM, SGLang and Ollama refuse the whole conversation otherwise."""
-        deep = "[" * 100_000
-        for written, sent in (
-            *table("openai")["arguments"],
-            ("null", {"unreadable": "null"}),
-            (deep, {"unreadable": deep}),
-        ):
+        for written, sent in (*TABLE["arguments"], ("[" * 100_000, {"unreadable": "[" * 100_000})):
             assert asked_for(peer, "search", written) == ("search", sent), written[:20]
-        for written, sent in {
-            "find it!": "find_it_",
-            "": "unnamed",
-            "n" * 100: "n" * 64,
-            "a-B_9": "a-B_9",
-            "\u540d": "_",
-        }.items():
+        for written, sent in TABLE["names"].items():
             assert asked_for(peer, written, "{}") == (sent, {})
 
 

@@ -337,45 +337,23 @@ def supported(inputs: list[Any]) -> web.Response:
     return predictions(*values_of(inputs))(inputs)
 
 
-def predictions(*values: object, labels: Sequence[str] = ("entailment", "neutral")) -> Answering:
-    classes = [[{"label": labels[1], "score": 0.1}, {"label": labels[0], "score": value}] for value in values]
+def predictions(*values: object) -> Answering:
+    classes = [[{"label": "neutral", "score": 0.1}, {"label": "entailment", "score": value}] for value in values]
     return lambda _: web.json_response(classes, headers={"x-compute-tokens": str(10 * len(values))})
 
 
-def classified(inputs: list[Any], tokens: object = None, values: Sequence[float] = (), **changes: Any) -> web.Response:
+def classified(inputs: list[Any], tokens: object = None) -> web.Response:
     # Neither order of the list nor of the classes is that of the labels by chance.
     data = [
-        {"index": index, "label": "entailment" if value > 0.5 else "neutral", "probs": [value, 1 - value], **changes}
-        for index, value in enumerate(values or values_of(inputs))
+        {"index": index, "label": "entailment" if value > 0.5 else "neutral", "probs": [value, 1 - value]}
+        for index, value in enumerate(values_of(inputs))
     ]
     usage = {"prompt_tokens": tokens or 10 * len(data), "total_tokens": 10 * len(data), "completion_tokens": 0}
     return web.json_response({"id": "classify-1", "model": "tiny-1", "data": data[::-1], "usage": usage})
 
 
-def failed(status: int, message: str, kind: str = "Validation") -> Answering:
-    return lambda _: web.json_response({"error": message, "error_type": kind}, status=status)
-
-
-LABELS = ("LABEL_0", "LABEL_1")
-FAILING: dict[str, list[tuple[Answering, str, str]]] = {
-    "/predict": [
-        (
-            lambda _: web.Response(text='[[{"label": "entail', content_type="application/json"),
-            "judge_unavailable",
-            "the reply is no list of predictions",
-        ),
-        (predictions(0.5, 0.5), "judge_unavailable", "2 predictions"),
-        (predictions(), "judge_unavailable", "0 predictions for 1 inputs"),
-        (predictions(0.5, labels=LABELS), "judge_rejected", "other labels than judge.toml: LABEL_0, LABEL_1"),
-        (lambda _: web.json_response({"error": {"code": 429}}), "rate_limited", "429"),
-    ],
-    "/classify": [
-        (lambda _: classified([], values=[0.9], probs=[0.9]), "judge_rejected", "1 classes"),
-        (lambda _: classified([], values=[0.9], label="neutral"), "judge_rejected", "another order"),
-        (lambda _: classified([], values=[0.9], index=1), "judge_unavailable", "repeats an index"),
-        (lambda _: classified([], values=[0.9, 0.2]), "judge_unavailable", "2 predictions for 1"),
-    ],
-}
+def replying(status: int, text: str) -> Answering:
+    return lambda _: web.Response(text=text, status=status, content_type="application/json")
 
 
 class TestServers:
@@ -395,7 +373,7 @@ class TestServers:
 
     def test_fewer_inputs_odd_counts_and_one_time_limit_for_all_requests_of_a_call(self, tmp_path: Path) -> None:
         with Server() as server:
-            server.answer = failed(413, "batch size 20 > maximum allowed batch size 8")
+            server.answer = replying(413, '{"error": "batch size 20 > maximum allowed batch size 8"}')
             response = server.client(tmp_path, "/predict").ask(numbered(20))
             assert ([len(batch) for batch in server.batches], len(response.decisions)) == ([20, 8, 8, 4], 20)
             server.batches.clear()
@@ -418,13 +396,12 @@ class TestServers:
             assert (check.result, "has no judge.toml" in f"{check.what} {check.fix}") == ("broken", True)
 
     def test_each_failure_of_a_server_has_its_reason(self, tmp_path: Path) -> None:
-        for form, cases in FAILING.items():
-            for answer, reason, words in (*cases, *((failed(*row), *rest) for row, *rest in TABLES["failed"][form])):
-                with Server() as server:
-                    server.answer = answer
-                    error: ModelError = server.client(tmp_path, form).fails(asked(("e", "c")))
-                assert (error.reason, words in str(error)) == (reason, True), error
-                assert KEY not in f"{error} {error.message}"
+        for form, status, text, reason, words in TABLES["failing"]:
+            with Server() as server:
+                server.answer = replying(status, text)
+                error: ModelError = server.client(tmp_path, form).fails(asked(("e", "c")))
+            assert (error.reason, words in str(error)) == (reason, True), error
+            assert KEY not in f"{error} {error.message}"
 
     def test_a_score_that_is_no_probability_concerns_its_question_alone(self, tmp_path: Path) -> None:
         with Server() as server:

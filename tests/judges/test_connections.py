@@ -9,6 +9,7 @@ import ssl
 import time
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from support.endpoint import ChatEndpoint
 from support.processes import PATIENCE_S
 from support.replies import Reply as Answer
 from support.replies import answers, cuts, failing, gathering, slow, yes_no
+from support.tables import expand
 
 from judges.core.model import ModelError, ModelRejectedError, ModelSettings, ModelUnavailableError
 from judges.models.credentials import ProxyRefusedError, is_guarded, proxy_for, tls_context
@@ -31,23 +33,8 @@ CHUNKED = (
     b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\nA;name=value\r\n"a": [1,2]\r\n1\r\n}\r\n0\r\n\r\n'
 )
 CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 422 Unprocessable\r\nRETRY-after: 3\r\ncontent-length: 0\r\n\r\n"
-BROKEN = {
-    "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
-    "a status that is no number": b"HTTP/1.1 " + WORDS.encode() + b"\r\n\r\n",
-    "a header without a colon": b"HTTP/1.1 200 OK\r\n" + WORDS.encode() + b"\r\n\r\n",
-    "a chunk without a length": CHUNKED.replace(b"1\r\n{", WORDS.encode(), 1),
-    "another protocol": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
-    "a length that is no number": b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
-    "two lengths": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
-    "a method of compression that was not offered": PLAIN.replace(b"Content-Type", b"Content-Encoding: br\r\nx"),
-    "no gzip": PLAIN.replace(b"Content-Type", b"Content-Encoding: gzip\r\nx"),
-    "cut off": CHUNKED[:-5],
-    "headers without an end": b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 1_500_000,
-    "trailers without an end": CHUNKED[:-2] + b"x: y\r\n" * 1_500_000,
-}
 Serve = Callable[[StreamReader, StreamWriter], Awaitable[None]]
-
-
+Pause = Callable[[], Awaitable[None]]
 Tasks = list["asyncio.Task[None]"]
 
 
@@ -71,28 +58,34 @@ async def serving(serve: Serve) -> AsyncIterator[tuple[int, Tasks]]:
         await asyncio.gather(*tasks)
 
 
-def posted(
-    serve: Serve, *, timeout_s: float = PATIENCE_S, posts: int = 1, pause: bool = False
-) -> tuple[list[Reply | str], int]:
-    """Post some times, one after another; return replies or texts of errors, and how many connections they took.
+async def post_all(
+    url: str, times: int, body: bytes = b"abc", proxy: str | None = None, pause: Pause | None = None, **fields: Any
+) -> list[Reply | ModelError]:
+    """Post some times, one after another, by one client; return replies or errors."""
+    http = HttpEndpoint(url, {"x-api-key": "k3y"}, ModelSettings(**{"timeout_s": PATIENCE_S, **fields}), proxy)
+    outcomes: list[Reply | ModelError] = []
+    for _ in range(times):
+        try:
+            outcomes.append(await http.post(body))
+        except ModelError as error:
+            outcomes.append(error)
+        if pause is not None:
+            await pause()
+    await http.aclose()
+    return outcomes
 
-    `pause` lets the server act after each.
-    """
 
-    async def run() -> tuple[list[Reply | str], int]:
-        replies: list[Reply | str] = []
+def posted(serve: Serve, times: int = 1, *, pause: bool = False, **fields: Any) -> tuple[list[Reply | ModelError], int]:
+    """Post some times; return the outcomes, and how many connections they took. `pause` lets the server act between."""
+
+    async def run() -> tuple[list[Reply | ModelError], int]:
         async with serving(serve) as (port, tasks):
             url = f"http://user:p%40ss@127.0.0.1:{port}/v1/decisions?key=1"
-            http = HttpEndpoint(url, {"x": "y"}, ModelSettings(timeout_s=timeout_s))
-            for _ in range(posts):
-                try:
-                    replies.append(await http.post(b"abc"))
-                except ModelError as error:
-                    replies.append(str(error))
-                if pause:
-                    await asyncio.gather(*tasks)
-            await http.aclose()
-        return replies, len(tasks)
+
+            async def wait() -> None:
+                await asyncio.gather(*tasks)
+
+            return await post_all(url, times, pause=wait if pause else None, **fields), len(tasks)
 
     return asyncio.run(run())
 
@@ -100,7 +93,7 @@ def posted(
 async def read(reader: StreamReader) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/decisions?key=1 HTTP/1.1\r\nhost: 127.0.0.1:")
-    for line in (b"authorization: Basic dXNlcjpwQHNz", b"x: y", b"content-length: 3"):
+    for line in (b"authorization: Basic dXNlcjpwQHNz", b"x-api-key: k3y", b"content-length: 3"):
         assert b"\r\n%b\r\n" % line in head
     assert await reader.readexactly(3) == b"abc"
 
@@ -123,7 +116,7 @@ def replying(data: bytes, size: int = 1 << 30, *, times: int = 1, closes: bool =
     return serve
 
 
-async def through_a_proxy(*urls: str) -> tuple[list[Reply], list[bytes]]:
+async def through_a_proxy(*urls: str) -> tuple[list[Reply | ModelError], list[bytes]]:
     """Post twice to each address; return the replies, and what the proxy was asked. It answers for `judge.invalid`."""
     heads: list[bytes] = []
 
@@ -148,14 +141,9 @@ async def through_a_proxy(*urls: str) -> tuple[list[Reply], list[bytes]]:
 
         await asyncio.gather(pump(reader, away), pump(further, writer))
 
-    replies: list[Reply] = []
     async with serving(serve) as (port, _):
-        for url in urls:
-            proxy, settings = f"http://me:s3cret@127.0.0.1:{port}", ModelSettings(timeout_s=PATIENCE_S)
-            http = HttpEndpoint(url, {"x-api-key": "k3y"}, settings, proxy)
-            replies += [await http.post(b"{}") for _ in range(2)]
-            await http.aclose()
-    return replies, heads
+        proxy = f"http://me:s3cret@127.0.0.1:{port}"
+        return [reply for url in urls for reply in await post_all(url, 2, b"{}", proxy)], heads
 
 
 class TestHttp:
@@ -166,7 +154,7 @@ class TestHttp:
             (CONTINUED, 422, ("retry-after", "3"), b""),
         ):
             for size in (1, 7, len(data)):
-                replies, connections = posted(replying(data, size, times=2), posts=2)
+                replies, connections = posted(replying(data, size, times=2), 2)
                 assert [type(reply) for reply in replies] == [Reply, Reply], (data, size, replies)
                 actual = {(reply.status, reply.headers[name], reply.body) for reply in replies}
                 assert (actual, connections) == ({(status, value, body)}, 1), (data, size)
@@ -179,21 +167,21 @@ class TestHttp:
             PLAIN.replace(b"Content-Type: application/json", b"Connection: close, te"),
             PLAIN.replace(b"HTTP/1.1", b"HTTP/1.0"),
         ):
-            replies, connections = posted(replying(data), posts=2)
+            replies, connections = posted(replying(data), 2)
             assert ([type(reply) for reply in replies], connections) == ([Reply, Reply], 2), (data, replies)
-        replies, connections = posted(replying(PLAIN, closes=True), posts=5, pause=True)
+        replies, connections = posted(replying(PLAIN, closes=True), 5, pause=True)
         assert (replies, connections) == ([replies[0]] * 5, 5)
 
     def test_an_invalid_http_reply_is_refused_and_a_failure_ends_its_connection_alone(self) -> None:
-        for name, data in BROKEN.items():
-            (failure,), _ = posted(replying(data, closes=True))
+        for name, text in table("broken_http").items():
+            (failure,), _ = posted(replying(expand(text).replace("WORDS", WORDS).encode(), closes=True))
             error = "longer than" if "without an end" in name else "(BrokenReplyError)"
-            assert error in failure, (name, failure)
+            assert error in str(failure), (name, failure)
         for serve, timeout_s, failure in (
             (replying(b"", closes=True), PATIENCE_S, "BrokenReplyError"),
             (replying(b""), 0.5, "no answer within"),
         ):
-            replies, connections = posted(serve, timeout_s=timeout_s, posts=2)
+            replies, connections = posted(serve, 2, timeout_s=timeout_s)
             assert connections == 2, failure
             assert all(failure in str(reply) for reply in replies), replies
 
@@ -204,7 +192,7 @@ class TestHttp:
             urls = (f"{server.base_url}/chat", "http://judge.invalid/v1/chat?a=b")
             replies, (tunnel, *plain) = asyncio.run(through_a_proxy(*urls))
             assert server.connections == 1
-        assert [reply.body for reply in replies] == [b"{}"] * 4
+        assert [reply.body if isinstance(reply, Reply) else reply for reply in replies] == [b"{}"] * 4
         assert tunnel.startswith(b"CONNECT 127.0.0.1:")
         assert b"k3y" not in tunnel, "the key is for the endpoint"
         assert len(plain) == 2
@@ -334,19 +322,9 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
 
 def post(endpoint: ChatEndpoint, times: int = 1, host: str = "judge.example", **fields: bool) -> list[int | ModelError]:
     """Return the status of each reply, or its error."""
-
-    async def posted() -> list[int | ModelError]:
-        settings = ModelSettings(max_in_flight=1, timeout_s=PATIENCE_S, **fields)
-        http, outcomes = HttpEndpoint(f"http://{host}:{endpoint.port}{endpoint.path}", {}, settings), []
-        for _ in range(times):
-            try:
-                outcomes.append((await http.post(b'{"messages": []}')).status)
-            except ModelError as error:
-                outcomes.append(error)
-        await http.aclose()
-        return outcomes
-
-    return asyncio.run(posted())
+    url = f"http://{host}:{endpoint.port}{endpoint.path}"
+    outcomes = asyncio.run(post_all(url, times, b'{"messages": []}', max_in_flight=1, **fields))
+    return [each.status if isinstance(each, Reply) else each for each in outcomes]
 
 
 class TestGuardedAddresses:
