@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.passes import Replays, take
 from support.stages import Keyspace, make_trace, make_traces, rules_of, sampler_of, settings_of
+from support.tables import read_table
 
 from judges.core.model import ModelSettings
 from tests.features.budgets.budget_days import Simulation, bias
@@ -57,55 +58,32 @@ def test_days_spend_their_budgets_without_bias_and_surges_neither_exceed_nor_end
         assert all(day.spent >= 0.9 * USD for day in days[2:]), days[2:]
 
 
-def bins(usd: float, *, length: int = 12) -> list[float]:
-    """Return what was spent in each five minutes of two days: so much in the last ones before noon."""
-    amounts = [0.0] * (2 * BINS)
-    amounts[BINS + 144 - length : BINS + 144] = [usd * NANO] * length
-    return amounts
-
-
 def test_the_scarcest_limit_decides_and_the_lowest_priority_is_reduced_first() -> None:
+    """The rest of the day costs 144 USD or tokens for each USD of a bin, the next hour a twelfth.
+
+    99 % of a limit are used. A forecast counts times the last hour, within five times; without one the last hour goes
+    on. Of priority 0 is what no rate changes.
+    """
     noon = 19_000 * 86_400.0 + 43_200
-    one, two, apart = {5: bins(1)}, {9: bins(1), 5: bins(1)}, {5: bins(1), NOT_REDUCED: bins(1)}
-    flat, nothing = ({"usd": [usd * NANO] * BINS} for usd in (1, 0))
-    lowest = MIN_FACTOR
-    # Limits, what is spent, the demand, its forecast, and the factors. The rest of the day costs 144 USD or tokens for
-    # each USD of a bin, the next hour a twelfth; 99 % of a limit are used.
-    cases: list[tuple[dict[str, float], dict[str, int], dict[int, list[float]], Any, dict[int, float]]] = [
-        ({"usd_per_day": 1000}, {}, one, {}, {5: 1.0}),
-        ({"usd_per_day": 100}, {}, one, {}, {5: 0.5}),
-        ({"usd_per_day": 100}, {"usd_day": 30 * NANO, "usd_open": 30 * NANO}, one, {}, {5: 0.25}),
-        ({"usd_per_day": 1000, "usd_per_hour": 6.1}, {}, one, {}, {5: 0.5}),
-        ({"usd_per_day": 1000, "tokens_per_day": 37_000}, {}, one, {}, {5: 0.25}),
-        ({"tokens_per_hour": 24_000}, {"tokens_hour": 23_000}, one, {}, {5: 0.0625}),
-        ({"usd_per_day": 1}, {}, {}, {}, {}),
-        ({"usd_per_day": 1000}, {}, two, {}, {9: 1.0, 5: 1.0}),
-        ({"usd_per_day": 250}, {}, two, {}, {9: 1.0, 5: 0.5}),
-        ({"usd_per_day": 145}, {}, two, {}, {9: 0.5, 5: 0.25}),
-        ({"usd_per_day": 150}, {}, two, {}, {9: 1.0, 5: lowest * 128}),
-        ({"usd_per_day": 1}, {"usd_day": 2 * NANO}, two, {}, {9: lowest, 5: lowest}),
-        ({"usd_per_day": 1}, {"usd_day": 2 * NANO}, {9: bins(0)}, {}, {9: lowest}),
-        ({"usd_per_day": 1}, {}, {9: bins(0)}, {}, {9: 1.0}),
-        # What no rate changes costs 144 USD.
-        ({"usd_per_day": 290}, {}, apart, {}, {5: 0.5}),
-        ({"usd_per_day": 200}, {}, apart, {}, {5: 0.25}),
-        ({"usd_per_day": 144}, {}, apart, {}, {5: lowest}),
-        # The forecast times the last hour, within five times; without a forecast as in the last hour.
-        ({"usd_per_day": 440}, {}, {5: bins(3)}, flat, {5: 1.0}),
-        ({"usd_per_day": 430}, {}, {5: bins(3)}, flat, {5: 0.5}),
-        ({"usd_per_day": 730}, {}, {5: bins(30)}, flat, {5: 1.0}),
-        ({"usd_per_day": 720}, {}, {5: bins(30)}, flat, {5: 0.5}),
-        ({"usd_per_day": 730}, {}, {5: bins(30)}, nothing, {5: 0.125}),
-        # Known for five minutes.
-        ({"usd_per_day": 1460}, {"since": round((noon - 300) * 1000)}, {5: bins(10, length=1)}, {}, {5: 1.0}),
-        ({"usd_per_day": 1440}, {"since": round((noon - 300) * 1000)}, {5: bins(10, length=1)}, {}, {5: 0.5}),
-    ]
-    for limits, spent, usd, forecast, factors in cases:
-        budget: Any = Budget(**limits)  # type: ignore[arg-type]
-        tokens = {priority: [each * 1000 / NANO for each in of_bins] for priority, of_bins in usd.items()}
+
+    def factors(limits: Any, spent: Any, usd: dict[int, float], forecast: float | None, length: int = 12) -> Any:
+        """Return the factors after so much in each five minutes of the last hour, by priority."""
+        demand = {priority: [0.0] * (2 * BINS) for priority in usd}
+        for priority, amount in usd.items():
+            demand[priority][BINS + 144 - length : BINS + 144] = [amount * NANO] * length
+        tokens = {priority: [each * 1000 / NANO for each in bins] for priority, bins in demand.items()}
+        forecasts = Forecasts(reducible={} if forecast is None else {"usd": [forecast * NANO] * BINS})
         state = BudgetState(**{"since": 1} | spent)
-        found = budget_factors(budget, state, {"usd": usd, "tokens": tokens}, Forecasts(reducible=forecast), noon)
-        assert found == factors, (limits, spent, list(usd), forecast and "a forecast")
+        return budget_factors(Budget(**limits), state, {"usd": demand, "tokens": tokens}, forecasts, noon)
+
+    for limits, spent, demand, forecast, expected in read_table(__file__, "factors"):
+        usd = {int(priority) or NOT_REDUCED: amount for priority, amount in demand.items()}
+        found = factors(limits, spent, usd, forecast)
+        assert found == {int(priority): factor for priority, factor in expected.items()}, (limits, spent, demand)
+    for limit, expected in ((1460, 1.0), (1440, 0.5)):
+        since = {"since": round((noon - 300) * 1000)}
+        found = factors({"usd_per_day": limit}, since, {5: 10}, None, length=1)
+        assert found == {5: expected}, "known for five minutes"
     assert smooth([7.0, *[0.0] * (BINS - 1)])[-3:] == [1.0, 1.0, 1.0]
 
 

@@ -98,12 +98,6 @@ def test_reasons_bad_lines_and_unknown_judges_are_told(run: Run, monkeypatch: py
     assert run(*SAFETY, by_tag, "--by", "safe", "--json").document["version"] == catalogue()["safety"].version
     known = f"there is no judge 'zzz'; known are {', '.join(sorted(catalogue()))}"
     assert known in words(run("judges", "test", "zzz", "t.jsonl", "--label", "safe").err)
-    reasons = ("bad_request", "content_filter", "bad_request", "timeout", "judge_rejected")
-    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", *reasons, max_in_flight=1))
-    file = write_lines("t.jsonl", [labelled("yes", output=f"{number}") for number in range(6)])
-    notes = run(*SAFETY, file, "--label", "safe", "--tries", "1", "--json").document["notes"]
-    assert len(notes) == 3, "no more than three"
-    assert next(iter(notes.items())) == ("scripted: bad_request", 2)
     # 29 % of 100 are 29, and less as a float.
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("no", *["yes"] * 70, *["bad_request"] * 29, max_in_flight=1))
     file = write_lines("t.jsonl", [labelled("yes" if n else "no", output=f"{n}") for n in range(100)])
