@@ -13,7 +13,7 @@ from support.passes import add_dead_letter
 from support.processes import wait_until
 from support.stages import PARTITIONS, IngestHarness, Keyspace, home, make_trace
 
-pytestmark = pytest.mark.slow("a cluster of six servers; tests/pipeline/test_cluster.py is the short run")
+pytestmark = pytest.mark.slow("a cluster of six servers; tests/pipeline/test_installation.py is the short run")
 HOMES = {trace["trace_id"]: home(trace["trace_id"], trace.get("session_id")) for trace in TRACES}
 EVEN = {trace["trace_id"] for trace in TRACES[::2]}
 
