@@ -112,7 +112,8 @@ def test_judge_calls_doctor_and_otlp_use_the_proxy(
     assert pipeline.settled(20).scored == 20
     assert set(judge.seen) == {("judge.example", basic)}
     assert "s3cret" not in worker.program.output
-    parts = {part["name"]: part for part in pipeline.command("doctor", "--ask", **settings)["parts"]}
+    doctor = pipeline.command("doctor", "--ask", code=1, **settings)
+    parts = {part["name"]: part for part in doctor["parts"]}
     assert parts["answer of default"]["result"] == "ok", parts
     worker.program.terminate()
     # That of the environment, too; hosts of NO_PROXY are reached directly.

@@ -114,7 +114,7 @@ async def ask_all(client: Any, *, shows_texts: bool) -> None:
 def test_over_stdio_with_texts(judged: Keyspace, tmp_path: Path) -> None:
     # In the test: the package takes each process of the suite 1.5 s and 25 MB.
     from mcp import Client  # noqa: PLC0415
-    from mcp.client.stdio import StdioServerParameters  # noqa: PLC0415
+    from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415
 
     settings = {"REDIS_URL": judged.url, "PREFIX": judged.prefix, "EXPORT_EXPLANATIONS": "true"}
     variables = {f"TRACEJUDGE_{name}": value for name, value in settings.items()}
@@ -122,8 +122,10 @@ def test_over_stdio_with_texts(judged: Keyspace, tmp_path: Path) -> None:
     parameters = StdioServerParameters(command=sys.executable, args=command, env=variables, cwd=str(tmp_path))
 
     async def ask() -> None:
-        async with Client(parameters) as client:
-            await ask_all(client, shows_texts=True)
+        # The package's default is sys.stderr as it was at its import: perhaps that of another test's capture.
+        with (tmp_path / "stderr").open("w") as log:  # noqa: ASYNC230 - opened at once
+            async with Client(stdio_client(parameters, errlog=log)) as client:
+                await ask_all(client, shows_texts=True)
 
     before = judged.everything()
     asyncio.run(asyncio.wait_for(ask(), 90))
