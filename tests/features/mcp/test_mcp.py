@@ -123,7 +123,7 @@ def test_over_stdio_with_texts(judged: Keyspace, tmp_path: Path) -> None:
 
     async def ask() -> None:
         # The package's default is sys.stderr as it was at its import: perhaps that of another test's capture.
-        with (tmp_path / "stderr").open("w") as log:  # noqa: ASYNC230 - opened at once
+        with (tmp_path / "stderr").open("w") as log:
             async with Client(stdio_client(parameters, errlog=log)) as client:
                 await ask_all(client, shows_texts=True)
 
