@@ -305,7 +305,10 @@ def judged_by(served: Run, probabilities: Sequence[float]) -> Callable[[str], li
     return judge
 
 
-def test_planted_errors_are_recovered_and_a_written_calibration_begins_a_version(served: Run) -> None:
+def test_planted_errors_are_recovered_and_a_written_calibration_begins_a_version(
+    served: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured, "_RESAMPLES", 100)
     probabilities, truths, generator = draw(11, 300)
     rows: list[dict[str, Any]] = [{"input": "hello", "output": f"Case {number}."} for number in range(300)]
     for name, truth in truths.items():
@@ -353,10 +356,10 @@ def test_planted_errors_are_recovered_and_a_written_calibration_begins_a_version
     assert [each.name for each in Path().glob("*.toml")] == [path.name]
 
 
-@pytest.mark.slow("several seconds of CPU for sixty draws")
+@pytest.mark.slow("seconds of CPU for sixty draws")
 def test_intervals_hold_for_held_out_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fitted map, threshold and error are compared with the truth of 300 other traces."""
-    monkeypatch.setattr(measured, "_RESAMPLES", 80)
+    monkeypatch.setattr(measured, "_RESAMPLES", 40)
     held, wrong, draws = Counter[str](), Counter[str](), 20
     for seed in range(draws):
         probabilities, truths, generator = draw(seed, 600)
