@@ -154,8 +154,8 @@ LINE = r"(?m)^ *\d+ s  {task}: \d+ {noun}s?, [\d.,]+/s"
 PRICE = {"input": 1000.0, "output": 1000.0}
 
 
-def models_at(endpoint: ChatEndpoint, **fields: Any) -> str:
-    model = {"base_url": endpoint.base_url, "model": "m", "price": PRICE, "max_in_flight": 1} | fields
+def models_at(endpoint: ChatEndpoint) -> str:
+    model = {"base_url": endpoint.base_url, "model": "m", "price": PRICE, "max_in_flight": 1}
     return json.dumps({"default": model})
 
 
