@@ -164,9 +164,9 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def test_long_commands_print_in_a_pipe(served: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LINE_S", 0.05)
+    monkeypatch.setattr(progress, "LINE_S", 0.02)
     monkeypatch.setenv("TRACEJUDGE_MODELS", models_at(endpoint))
-    endpoint.behaviour = slow(0.05, yes_no())
+    endpoint.behaviour = slow(0.02, yes_no())
     Path("judges.d").mkdir()
     labelled_rows = write_lines("labelled.jsonl", rows(20))
     traces = write_lines("traces.jsonl", rows(600))
