@@ -68,9 +68,10 @@ def test_pages_have_no_error_light_evidence_and_poll(page: Browser, redis: Redis
         paths = ["/", "/verdicts", "/funnel", "/labels", "/none", f"/verdicts/{verdicts[0].evaluation_id}?source=1"]
         paths += [f"/verdicts/{verdict.evaluation_id}" for verdict in verdicts[:4]]
         paths += ["/verdicts?servce=x&service=none", "/labels?service=none"]
-        for size, dark in zip(SIZES, (False, True), strict=True):
+        for number, (size, dark) in enumerate(zip(SIZES, (False, True), strict=True)):
             page.resize(*size, dark=dark)
-            for path in paths:
+            # The first pages in both forms, of those alike every other one.
+            for path in [*paths[:6], *paths[6 + number :: 2]]:
                 page.open(url + path)
                 is_right(page, path, size, dark)
         page.errors = [error for error in page.errors if "404" not in error]
@@ -149,8 +150,9 @@ def test_eight_seconds_after_the_drop_the_demo_shows_it_and_keys_lead_to_a_label
 
 def test_hostile_traces_do_nothing(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
     rows = hostile_rows()
+    # Each text once: ten rows of each kind.
+    rows = [*rows[:20:2], *rows[21::2]]
     verdicts = judged(rows, ("facts_grounding",))
-    assert len(verdicts) == 40
     fill(redis, prefix, rows, verdicts)
     with serving(redis_url, prefix) as url:
         for path in ("/", "/verdicts", "/labels", *(f"/verdicts/{verdict.evaluation_id}" for verdict in verdicts)):
@@ -214,39 +216,43 @@ def test_a_page_of_200_rows_is_laid_out_at_once(page: Browser, redis: Redis, red
         clean(page, url)
 
 
-@pytest.mark.parametrize("with_scripts", [True, False], ids=["scripts", "no scripts"])
-def test_labels_are_made_by_keys_and_without_scripts(
-    page: Browser, redis: Redis, redis_url: str, prefix: str, *, with_scripts: bool
+def test_labels_need_no_scripts_and_keys_choose_a_text_and_go_back(
+    page: Browser, redis: Redis, redis_url: str, prefix: str
 ) -> None:
     fill(redis, prefix, ROWS, judged(ROWS, ("facts_grounding",)))
     store = Store(redis_url, Keys(prefix))
+    shown = "document.querySelector('[name=evaluation_id]').value"
     with serving(redis_url, prefix) as url:
-        page.scripts(enabled=with_scripts)
+        page.scripts(enabled=False)
         page.open(f"{url}/labels?as=ada")
-        if with_scripts:
-            page.evaluate("getSelection().selectAllChildren(document.getElementById('answer'))")
-            # Chromium tells of a selection a moment later.
-            wait_until(lambda: page.evaluate("document.querySelector('[name=excerpt]').value"), what="the excerpt")
-            page.press("n")
-        else:
-            page.open(f"{url}/labels?as=ada")
-            # Scripts of the test run in the page whatever its own may do.
-            page.evaluate("document.querySelector('button[value=fail]').click()")
+        # Scripts of the test run in the page whatever its own may do.
+        page.evaluate("document.querySelector('button[value=fail]').click()")
         page.loaded()
         assert "You said fail; the judge said fail" in page.evaluate("document.body.innerText")
-        ((answer,),) = read_answers(store).values()
-        assert answer.opinion == "fail"
-        assert ("Gold coins" in answer.excerpt) is with_scripts
-        if with_scripts:
-            first = page.evaluate("document.querySelector('[name=evaluation_id]').value")
-            page.press("s")
-            page.loaded()
-            assert page.evaluate("document.querySelector('[name=evaluation_id]').value") != first
-            page.press("ArrowLeft")
-            page.loaded()
-            assert page.evaluate("document.querySelector('[name=evaluation_id]').value") == answer.evaluation_id
-            assert page.evaluate("document.querySelector('[aria-pressed=true]').value") == "fail"
-            page.press("y")
-            page.loaded()
-            assert [each.opinion for some in read_answers(store).values() for each in some] == ["pass"]
+        ((without,),) = read_answers(store).values()
+        assert (without.opinion, without.excerpt) == ("fail", "")
+        page.scripts(enabled=True)
+        page.open(f"{url}/labels?as=ada")
+        page.evaluate("getSelection().selectAllChildren(document.getElementById('answer'))")
+        # Chromium tells of a selection a moment later.
+        wait_until(lambda: page.evaluate("document.querySelector('[name=excerpt]').value"), what="the excerpt")
+        labelled = page.evaluate(shown)
+        page.press("n")
+        page.loaded()
+        (answer,) = (each for (each,) in read_answers(store).values() if each.evaluation_id == labelled)
+        assert (answer.opinion, "Gold coins" in answer.excerpt) == ("fail", True)
+        first = page.evaluate(shown)
+        page.press("s")
+        page.loaded()
+        assert page.evaluate(shown) != first
+        page.press("ArrowLeft")
+        page.loaded()
+        assert page.evaluate(shown) == labelled
+        assert page.evaluate("document.querySelector('[aria-pressed=true]').value") == "fail"
+        page.press("y")
+        page.loaded()
+        assert {each.evaluation_id: each.opinion for (each,) in read_answers(store).values()} == {
+            without.evaluation_id: "fail",
+            labelled: "pass",
+        }
         clean(page, url)

@@ -194,7 +194,7 @@ def test_a_changed_judge_drifts_until_it_agrees_as_before(keyspace: Keyspace, cl
     worker, drifts, about = Worker(keyspace), dict[int, float | None](), list[dict[str, str]]()
     # Nine days with one wrong verdict, two days with five, then as before.
     change, end = 9 * 24, 11 * 24
-    for hour in range(end + 24):
+    for hour in (*range(0, change - 24, 4), *range(change - 24, end + 24)):
         clock[0] = START_MS + hour * HOUR_MS
         judged(keyspace, worker, clock[0], 5 if change <= hour < end else 1)
         if hour % 24 == 0:

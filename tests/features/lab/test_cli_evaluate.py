@@ -62,14 +62,6 @@ def test_ends_of_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     check_commands(run, monkeypatch, read_table(__file__, "evaluate"))
 
 
-def test_verdicts_are_written_in_the_order_of_the_file_judge_by_judge(run: Run) -> None:
-    ended = run("evaluate", SUPPORT, "--judge", "safety", "--judge", "groundedness", "--judge", "safety", *OUTPUT)
-    assert ended.code == 0
-    traces = [json.loads(line)["trace_id"] for line in SUPPORT.read_text(encoding="utf-8").splitlines()]
-    expected = [(trace, judge) for trace in traces for judge in ("safety", "groundedness")]
-    assert [(verdict.trace_id, verdict.judge) for verdict in written()] == expected
-
-
 def test_a_judge_of_conversations_gets_each_session_together(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = ("s1", "s2", "s1", None, "s1", "s2")
     traces = [
@@ -120,13 +112,14 @@ def test_a_verdict_is_the_worker_s(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert (verdict.details.keys(), verdict.user_id not in {None, "u1"}) == ({"row"}, True)
 
 
-def test_every_judge_judges_offline(run: Run) -> None:
-    file = write_lines("t.jsonl", [labelled(None, **read_table(__file__, "evaluate_trace"))])
-    options = [option for name in catalogue() for option in ("--judge", name)]
+def test_every_judge_judges_offline_in_the_order_of_the_file(run: Run) -> None:
+    trace = read_table(__file__, "evaluate_trace")
+    file = write_lines("t.jsonl", [labelled(None, **{**trace, "trace_id": f"{number}"}) for number in range(2)])
+    options = [option for name in (*catalogue(), "safety") for option in ("--judge", name)]
     assert run("evaluate", file, *options, *OUTPUT).code == 0
-    assert {verdict.judge: (verdict.outcome, verdict.metrics) for verdict in written()} == {
-        name: ("scored", judge.metric_names) for name, judge in catalogue().items()
-    }
+    found = [(verdict.trace_id, verdict.judge, verdict.outcome, verdict.metrics) for verdict in written()]
+    expected = [(name, "scored", judge.metric_names) for name, judge in catalogue().items()]
+    assert found == [(number, *each) for number in "01" for each in expected]
 
 
 def test_calls_in_flight_are_bounded_and_a_429_costs_none(

@@ -105,36 +105,30 @@ def test_a_planted_bias_is_found(
     assert Path(document["written"]).read_text(encoding="utf-8") == text
 
 
-def test_nothing_is_written_without_a_bias_or_answers(run: Run, endpoint: ChatEndpoint) -> None:
-    held_out = [trace["output"] for trace in TRACES if trace["trace_id"] not in _train()]
+def test_nothing_is_written_unless_the_agreement_on_held_out_traces_rises(run: Run, endpoint: ChatEndpoint) -> None:
+    labelled_traces = [Labelled(Trace(trace_id=each["trace_id"], service="s", output="o"), "yes") for each in TRACES]
+    train = {each.trace.trace_id for each in halves(labelled_traces).train}
+    held_out = [trace["output"] for trace in TRACES if trace["trace_id"] not in train]
     assert held_out
-    for optimizer in ("memory", "gepa"):
-        endpoint.behaviour = judge_of(lambda fields, _: truth(fields, 0.2))
-        ended = run(*ALIGN, "--optimizer", optimizer)
-        assert ended.code == 1
-        assert "nothing is written: no guidance raised the agreement on the traces to learn from" in ended.err
-        assert not list(Path("judges.d").iterdir())
-        texts = "\n".join(call.text() for call in endpoint.calls)
-        assert not [output for output in held_out if output in texts], optimizer
-    endpoint.behaviour = failing(401)
-    ended = run(*ALIGN, "--tries", "1")
-    assert (ended.code, "some traces are not judged (judge_rejected" in ended.err) == (1, True)
-    assert not list(Path("judges.d").iterdir())
-
-
-def test_guidance_that_serves_only_the_traces_it_was_learnt_from_is_refused(run: Run, endpoint: ChatEndpoint) -> None:
-    train = _train()
-
-    def learnt_by_heart(fields: dict[str, str], guided: bool) -> str:  # noqa: FBT001
-        return fields["grounded"] if guided and fields["id"] in train else "yes"
-
-    endpoint.behaviour = judge_of(learnt_by_heart)
-    ended = run(*ALIGN)
-    assert ended.code == 1
-    assert "the agreement on the held-out traces did not rise beyond the interval" in ended.err
+    without_bias = judge_of(lambda fields, _: truth(fields, 0.2))
+    by_heart = judge_of(lambda fields, guided: fields["grounded"] if guided and fields["id"] in train else "yes")
+    no_gain = "nothing is written: no guidance raised the agreement on the traces to learn from"
+    for behaviour, options, message in (
+        (without_bias, "memory", no_gain),
+        (without_bias, "gepa", no_gain),
+        (failing(401), "memory --tries 1", "some traces are not judged (judge_rejected"),
+        (by_heart, "memory", "the agreement on the held-out traces did not rise beyond the interval"),
+    ):
+        endpoint.forget()
+        endpoint.behaviour = behaviour
+        ended = run(*ALIGN, "--optimizer", *options.split())
+        assert (ended.code, message in ended.err) == (1, True), (message, ended.err)
+        assert not list(Path("judges.d").iterdir()), message
+        if message == no_gain:
+            shown = "\n".join(call.text() for call in endpoint.calls)
+            assert not [output for output in held_out if output in shown], options
     texts = ("1.000", "improvement on the held-out traces: 0.000 (", "can show no improvement under about", "calls: ")
     assert [text for text in texts if text not in ended.out] == []
-    assert not list(Path("judges.d").iterdir())
 
 
 def test_the_definition_of_an_own_judge_keeps_its_keys(run: Run, endpoint: ChatEndpoint) -> None:
@@ -173,11 +167,6 @@ def test_what_cannot_be_aligned_is_refused(run: Run, endpoint: ChatEndpoint, mon
     ended = run(*ALIGN, "--optimizer", "gepa")
     assert (ended.code, install_command("gepa") in words(ended.err)) == (2, True)
     assert not endpoint.calls
-
-
-def _train() -> set[str]:
-    traces = [Labelled(Trace(trace_id=trace["trace_id"], service="s", output="o"), "yes") for trace in TRACES]
-    return {trace.trace.trace_id for trace in halves(traces).train}
 
 
 TRACE = Trace(

@@ -89,20 +89,7 @@ def test_a_baseline_fails_only_a_fall_that_is_sure(judged: Any) -> None:
         assert (low <= value <= high, finding["rows_before"]) == (True, 60 - results.count("-"))
         assert value == pytest.approx(difference)
         assert (high < 0) == (code == 1)
-    ended = judged("y" * 3, "--baseline", "before.jsonl")
-    assert "+0.0 points" in words(ended.out)
-
-
-def test_the_summary_is_markdown_for_a_pull_request(judged: Any) -> None:
-    assert judged("ny" * 20, "--output", "before.jsonl").code == 0
-    ended = judged("yn" * 20, FAIL_UNDER, "safety=0.9", "--baseline", "before.jsonl", "--summary", "s.md")
-    assert ended.code == 1
-    title, _, _, finding, *changed = Path("s.md").read_text(encoding="utf-8").splitlines()
-    assert title == "## Judged answers: failed"
-    assert finding.startswith("- safety: 50.0% of 40 rows passed, ")
-    assert "--fail-under 90.0%: fail; +0.0 points" in finding
-    assert changed[:2] == ["  - 0 passes, and failed before", "  - 1 fails, and passed before"]
-    assert len(changed) == 40
+    assert "+0.0 points" in words(judged("y" * 3, "--baseline", "before.jsonl").out)
 
 
 def test_what_a_gate_cannot_use_is_refused_before_a_row_is_judged(run: Run, judged: Any) -> None:
@@ -147,14 +134,17 @@ def test_a_summary_agrees_with_the_exit_code(run: Run, judged: Any) -> None:
     assert "nothing was scored: there was no trace" in text
     code, text = summary("y" * 55 + "n" * 5, FAIL_UNDER, "safety=0.9", "--undecided", "pass")
     assert (code, "undecided, about" in text, "exit code 0 by --undecided pass" in text) == (0, True, True)
-    assert judged("y" * 130, "--output", "before.jsonl").code == 0
-    code, text = summary("n" * 130, "--baseline", "before.jsonl")
-    assert (code, text.count("fails, and passed before"), text.endswith("  - and 30 more\n")) == (1, 100, True)
+    assert judged("yn" + "y" * 128, "--output", "before.jsonl").code == 0
+    code, text = summary("ny" + "n" * 128, FAIL_UNDER, "safety=0.9", "--baseline", "before.jsonl")
+    finding, *changed = text.splitlines()[3:]
+    assert finding.startswith("- safety: 0.8% of 130 rows passed, ")
+    assert "--fail-under 90.0%: fail; -98.5 points" in finding
+    assert (code, len(changed), changed[-1]) == (1, 101, "  - and 30 more")
+    assert changed[:2] == ["  - 0 fails, and passed before", "  - 1 passes, and failed before"]
     lines = Path("before.jsonl").read_text(encoding="utf-8").replace('"trace_id":"0"', '"trace_id":"@all #1 <b>&*"')
     Path("before.jsonl").write_text(lines, encoding="utf-8")
-    rows = Path("t.jsonl").read_text(encoding="utf-8").splitlines()
-    Path("named.jsonl").write_text(rows[0].replace('"0"', '"@all #1 <b>&*"') + "\n{}\n", encoding="utf-8")
-    ended = run("evaluate", "named.jsonl", "--judge", "safety", "--baseline", "before.jsonl", "--summary", "s.md")
+    named = write_lines("named.jsonl", [labelled(None, trace_id="@all #1 <b>&*"), {}])
+    ended = run("evaluate", named, "--judge", "safety", "--baseline", "before.jsonl", "--summary", "s.md")
     text = Path("s.md").read_text(encoding="utf-8")
     assert (ended.code, "- skipped 1 line without a trace" in text) == (1, True)
     assert "  - `@`all `#`1 \\<b\\>\\&\\* fails, and passed before" in text
@@ -164,8 +154,8 @@ LINE = r"(?m)^ *\d+ s  {task}: \d+ {noun}s?, [\d.,]+/s"
 PRICE = {"input": 1000.0, "output": 1000.0}
 
 
-def models_at(endpoint: ChatEndpoint, **fields: Any) -> str:
-    model = {"base_url": endpoint.base_url, "model": "m", "price": PRICE, "max_in_flight": 1} | fields
+def models_at(endpoint: ChatEndpoint) -> str:
+    model = {"base_url": endpoint.base_url, "model": "m", "price": PRICE, "max_in_flight": 1}
     return json.dumps({"default": model})
 
 
@@ -174,9 +164,9 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def test_long_commands_print_in_a_pipe(served: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LINE_S", 0.05)
+    monkeypatch.setattr(progress, "LINE_S", 0.02)
     monkeypatch.setenv("TRACEJUDGE_MODELS", models_at(endpoint))
-    endpoint.behaviour = slow(0.05, yes_no())
+    endpoint.behaviour = slow(0.02, yes_no())
     Path("judges.d").mkdir()
     labelled_rows = write_lines("labelled.jsonl", rows(20))
     traces = write_lines("traces.jsonl", rows(600))
@@ -295,13 +285,13 @@ def test_seconds_of_calls_and_of_waiting(run: Run, endpoint: ChatEndpoint, monke
     assert (seconds_of((), 2.0), called((1, 2), (3, 5))) == (2, 3)
     assert (called((1, 4), (2, 3), (2, 6)), called((0, 20))) == (5, 10)
     monkeypatch.setenv("TRACEJUDGE_MODELS", models_at(endpoint))
-    endpoint.behaviour = slow(0.2, yes_no())
-    file = write_lines("t.jsonl", rows(6))
+    endpoint.behaviour = slow(0.1, yes_no())
+    file = write_lines("t.jsonl", rows(3))
     document = run("evaluate", file, "--judge", "safety", "--json", "--output", "out.jsonl").document
     (judge,) = document["judges"]
     waits = [verdict.duration_s - verdict.seconds for verdict in written()]
-    assert max(waits) > 0.15, "only one call at a time"
-    assert judge["mean_waited_seconds"] == pytest.approx(sum(waits) / 6)
-    assert judge["mean_seconds"] == pytest.approx(sum(verdict.calls[0].duration_s for verdict in written()) / 6)
+    assert max(waits) > 0.075, "only one call at a time"
+    assert judge["mean_waited_seconds"] == pytest.approx(sum(waits) / 3)
+    assert judge["mean_seconds"] == pytest.approx(sum(verdict.calls[0].duration_s for verdict in written()) / 3)
     line = run("evaluate", "t.jsonl", "--judge", "safety").out
     assert re.search(r"[\d.]+ s each and [\d.]+ s of waiting", line), line

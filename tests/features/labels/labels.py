@@ -2,9 +2,10 @@
 
 import itertools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from judges.agreement.intervals import Interval
 from judges.agreement.shares import ClassSums, SessionSums, Sums, estimate_share
@@ -23,6 +24,22 @@ class Coverage(NamedTuple):
     share: float
     beside_rogan_gladen: float
     beside_labels: float
+
+
+def pair(
+    number: int,
+    at: float = 0.0,
+    *,
+    drawn: float = 0.1,
+    passed: bool = True,
+    verdict: bool = True,
+    weight: float = 1.0,
+    session_id: str | None = None,
+) -> Pair:
+    """Label a trace, and judge it."""
+    texts = f"t{number}", f"e{number}", "live", "v", "m", "s", "scored"
+    label = Label(f"t{number}", "j", "j", passed=passed, drawn=drawn)
+    return Pair(label, LabelVerdict(*texts, at, weight, passed=verdict, session_id=session_id))
 
 
 def _verdicts(chance: np.random.Generator, truth: np.ndarray) -> np.ndarray:
@@ -116,16 +133,8 @@ def sessions(
         over = SessionSums(judged, *map(float, (judged * size**2, size * passed.sum(), (passed**2).sum())))
         sums = Sums({0: whole}, over)
         pairs = [
-            Pair(
-                Label(f"{row}.{at}", "j", "j", passed=bool(truth[row, at]), drawn=labelled / judged),
-                LabelVerdict(
-                    *(f"{row}.{at}", f"{row}.{at}", "live", "v", "m", "s", "scored", 0.0, 1.0),
-                    passed=bool(verdicts[row, at]),
-                    session_id=str(row),
-                ),
-            )
-            for row in range(labelled)
-            for at in range(size)
+            pair(n, drawn=labelled / judged, passed=bool(t), verdict=bool(v), session_id=str(n // size))
+            for n, (t, v) in enumerate(zip(truth[:labelled].flat, verdicts[:labelled].flat, strict=True))
         ]
         raw = estimate_share(sums)
         assert raw is not None
@@ -211,11 +220,11 @@ def _correct_in_time(
         chosen = [(int(i), float(rates[i]), None) for i in np.flatnonzero(places < rates)]
     labelled = []
     for i, drawn, reached in chosen:
-        label = Label(f"{i}", "j", "j", passed=bool(truth[i]), drawn=drawn, reached=reached)
+        fields: dict[str, Any] = {"passed": bool(truth[i]), "verdict": bool(verdicts[i]), "weight": float(weights[i])}
+        label, verdict = pair(i, float(at[i]), drawn=drawn, **fields)
+        label = replace(label, reached=reached)
         if design == "queue file" and truth[i] != verdicts[i]:
-            label = keep_drawn(label, Label(f"{i}", "j", "j", passed=bool(truth[i]), drawn="queue"))
-        texts = f"{i}", f"{i}", "live", "v", "m", "s", "scored"
-        verdict = LabelVerdict(*texts, float(at[i]), float(weights[i]), passed=bool(verdicts[i]))
+            label = keep_drawn(label, replace(label, drawn="queue", reached=None))
         labelled.append(Labelled(label, (verdict,)))
     pairs = [Pair(label, of_label[0]) for label, of_label in with_places_reached(labelled) if label.origin == "drawn"]
     buckets = _buckets(at, verdicts, weights)

@@ -15,6 +15,7 @@ from judges.agreement.intervals import Interval
 from judges.agreement.shares import ClassSums, SessionSums, Sums
 from judges.core.verdict import Verdict
 from tests.features.labels import labels
+from tests.features.labels.labels import pair
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup import label_store as stored
 from worker.base.lookup.feature import LookupKeys
@@ -22,7 +23,6 @@ from worker.base.lookup.label_store import (
     Drawn,
     Label,
     Labelled,
-    LabelVerdict,
     TooManyLabelsError,
     attach,
     read_labels,
@@ -34,7 +34,7 @@ from worker.base.monitor.feature import Monitor
 from worker.base.monitor.series import Bucket, Series, Unjudged, read_series
 from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.telemetry.metrics import Metrics
-from worker.features.labels.correction import Correction, Pair, correct, corrections, strata
+from worker.features.labels.correction import Correction, correct, corrections, strata
 from worker.features.labels.correction_watch import CorrectionWatch
 
 rater, proportion = Lazy("statsmodels.stats.inter_rater"), Lazy("statsmodels.stats.proportion")
@@ -103,14 +103,6 @@ def test_agreement_is_that_of_the_textbooks() -> None:
             empty(formulas.Confusion(0, 0, 0, 0))
 
 
-def pair(
-    number: int, at: float, *, drawn: float = 0.1, passed: bool = True, judged: bool = True, session: str | None = None
-) -> Pair:
-    texts = f"t{number}", f"e{number}", "live", "v", "m", "s", "scored"
-    verdict = LabelVerdict(*texts, at, 1.0, passed=judged, session_id=session)
-    return Pair(Label(f"t{number}", "j", "j", passed=passed, drawn=drawn), verdict)
-
-
 def test_a_stretch_of_the_traffic_without_a_label_is_refused_and_the_labelled_part_offered() -> None:
     """100 labels: (ln 100 + 5) / 100 = .096 of the traffic may have none."""
     buckets = [
@@ -128,7 +120,7 @@ def test_a_stretch_of_the_traffic_without_a_label_is_refused_and_the_labelled_pa
         (range(80), [0.1, 0.1, 0.1, 0.02], True),
     ):
         pairs = [
-            pair(n, 3600.0 * hours[n % len(hours)], drawn=drawn[n % len(drawn)], judged=n % 5 > 0) for n in range(100)
+            pair(n, 3600.0 * hours[n % len(hours)], drawn=drawn[n % len(drawn)], verdict=n % 5 > 0) for n in range(100)
         ]
         correction = correct("drawn", pairs, buckets, span, 3600)
         assert (correction.corrected is None) is is_refused, (hours, drawn)
@@ -171,7 +163,7 @@ def test_the_probability_of_a_label_of_the_board_is_the_place_reached() -> None:
 def test_labels_of_a_session_agree_by_a_quarter_at_least() -> None:
     """Twenty labels of sessions of five whose truths do not agree count as ten: 1 + (5 - 1) / 4 = 2."""
     sums = Sums({0: ClassSums(500, 500, 400, 500, 400)}, SessionSums(100, 2500, 2000, 1620))
-    pairs = [pair(n, 0.0, passed=n // 5 != n % 5, session=str(n // 5)) for n in range(20)]
+    pairs = [pair(n, 0.0, passed=n // 5 != n % 5, session_id=str(n // 5)) for n in range(20)]
     assert [each.labels for each in strata(pairs, sums)] == pytest.approx([10.0, 0.0])
 
 
@@ -217,27 +209,6 @@ class Worker:
                     name = sample.name.removeprefix("tracejudge_quality_corrected_")
                     by_method.setdefault(sample.labels["method"], {})[name] = sample.value
         return by_method
-
-
-@pytest.mark.usefixtures("_short_reads")
-def test_drawn_labels_correct_the_share_of_their_time(keyspace: Keyspace) -> None:
-    # 200 traces, 160 of which the judge passes; of those that it passes 1 of 8 is wrong, of the others 1 of 4.
-    keyspace.send(*(make_judged(number, passed=number % 5 > 0, model="large") for number in range(200)))
-    wrong = {number for number in range(100) if (number % 8 == 1 if number % 5 else number % 20 == 0)}
-    write_labels(keyspace.store, [label(n, passed=(n % 5 > 0) is (n not in wrong)) for n in range(100)])
-    worker = Worker(keyspace)
-    worker.turn()
-    passes = [number for number in range(100) if number % 5 > 0]
-    right = sum(number % 8 != 1 for number in passes) / len(passes)
-    expected = 0.8 * right + 0.2 * (5 / 20)
-    for segment in ("", "model=large"):
-        assert list(worker.gauges(segment)) == ["ppi"], segment
-        seen = worker.gauges(segment)["ppi"]
-        assert seen["share"] == pytest.approx(expected)
-        assert seen["lower"] < expected < seen["upper"] < seen["lower"] + 0.2
-        assert seen["window_seconds"] == pytest.approx(3600, abs=300)
-    worker.watch.clear()
-    assert worker.gauges() == {}
 
 
 @pytest.mark.usefixtures("_short_reads")
@@ -320,7 +291,7 @@ def test_labels_that_do_not_fit_correct_nothing_and_one_line_says_why(keyspace: 
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_unequal_probabilities_of_judging_and_labelling_leave_no_bias(keyspace: Keyspace) -> None:
+def test_drawn_labels_correct_the_share_of_their_time_whatever_their_probabilities(keyspace: Keyspace) -> None:
     """All traces with an error are judged, of the others 1 of 4; failing verdicts are labelled more often.
 
     With an error 100 of 200 should pass, without one 720 of 800; the judge is wrong about every tenth trace.
@@ -332,19 +303,28 @@ def test_unequal_probabilities_of_judging_and_labelling_leave_no_bias(keyspace: 
         # Every tenth, of passing and failing ones alike.
         judged = passes is not (number // 10 % 10 == 0)
         weight = 1.0 if is_error else 4.0
-        verdicts.append(make_judged(number, passed=judged, weight=weight, probability=1 / weight))
+        verdicts.append(make_judged(number, passed=judged, weight=weight, model="large"))
         if not judged or number % 3 == 0:
             labels.append(label(number, passed=passes, drawn=1 / 3 if judged else 1.0))
     keyspace.send(*verdicts)
     write_labels(keyspace.store, labels)
-    Worker(keyspace).turn()
-    ((correction,),) = corrections_of(keyspace).values()
-    assert correction.corrected is not None
-    assert correction.corrected.interval.value == pytest.approx(0.82, abs=0.015)
-    assert correction.corrected.interval.low < 0.82 < correction.corrected.interval.high
-    assert correction.raw is not None
+    worker = Worker(keyspace)
+    worker.turn()
     weighted = sum(each.weight * bool(each.scores[0].passed) for each in verdicts)
-    assert correction.raw.interval.value == pytest.approx(weighted / 1000)
+    found = corrections_of(keyspace)
+    assert {(series.segment, series.value) for series in found} == {("", ""), ("model", "large")}
+    for series, (correction,) in found.items():
+        assert correction.corrected is not None
+        assert correction.raw is not None
+        interval = correction.corrected.interval
+        assert interval.value == pytest.approx(0.82, abs=0.015)
+        assert interval.low < 0.82 < interval.high < interval.low + 0.2
+        assert correction.raw.interval.value == pytest.approx(weighted / 1000)
+        ((method, seen),) = worker.gauges("model=large" if series.segment else "").items()
+        assert (method, seen.pop("window_seconds")) == ("ppi", pytest.approx(3600, abs=300))
+        assert seen == pytest.approx(dict(zip(("share", "lower", "upper"), interval, strict=True)))
+    worker.watch.clear()
+    assert worker.gauges() == {}
 
 
 def test_a_drawn_label_stays_drawn_when_another_file_has_it(keyspace: Keyspace) -> None:

@@ -8,7 +8,7 @@ import shlex
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -282,38 +282,19 @@ def distance(left: Sequence[float], right: Sequence[float]) -> float:
     return sum(abs(a - b) for a, b in zip(left, right, strict=True)) / len(left)
 
 
-def judged_by(served: Run, probabilities: Sequence[float]) -> Callable[[str], list[Any]]:
-    """Configure a decision model; return a function that writes its verdicts into a file."""
-    path = Path("tracejudge.toml")
-    path.write_text(CONFIG)
-
-    def judge(output: str) -> list[Any]:
-        with DecisionEndpoint() as server:
-
-            def answer(reply: dict[str, Any]) -> None:
-                number = re.search(r"Case (\d+)", msgspec.json.encode(server.bodies[-1]).decode())
-                assert number is not None
-                reply["answers"][0]["probability"] = probabilities[int(number[1])]
-
-            server.change = answer
-            path.write_text(re.sub("http://[^/]*/v1", server.base_url, path.read_text()))
-            arguments = ("evaluate", "traces.jsonl", "--judge", "safety", "--model", "cheap", "--output", output)
-            ended = served(*arguments)
-            assert ended.code == 0, ended.err
-        return [json.loads(line) for line in Path(output).read_text().splitlines()]
-
-    return judge
-
-
-def test_planted_errors_are_recovered_and_a_written_calibration_begins_a_version(served: Run) -> None:
+def test_planted_errors_are_recovered_and_a_written_calibration_begins_a_version(
+    served: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured, "_RESAMPLES", 100)
     probabilities, truths, generator = draw(11, 300)
-    rows: list[dict[str, Any]] = [{"input": "hello", "output": f"Case {number}."} for number in range(300)]
+    rows: list[dict[str, Any]] = [{"trace_id": f"t{n}", "input": "hello", "output": f"Case {n}."} for n in range(300)]
     for name, truth in truths.items():
         for line, share in zip(rows, truth, strict=True):
             line[name] = generator.random() < share
     write_lines("traces.jsonl", rows)
-    judge = judged_by(served, probabilities)
-    judge("verdicts.jsonl")
+    write_lines("verdicts.jsonl", [msgspec.to_builtins(decided(n, p)) for n, p in enumerate(probabilities)])
+    path = Path("tracejudge.toml")
+    path.write_text(CONFIG)
     for name, truth in truths.items():
         fitting = (*FIT, "cheap", "--labels", "traces.jsonl", "--label", name, "--archive")
         document = calibrated(served, *fitting, "verdicts.jsonl", "--svg", f"{name}.svg")
@@ -330,7 +311,6 @@ def test_planted_errors_are_recovered_and_a_written_calibration_begins_a_version
         assert agreement["low"] <= best <= agreement["high"], f"{name}: {agreement}"
         circles = [each for each in ET.parse(f"{name}.svg").iter() if each.tag.endswith("circle")]  # noqa: S314
         assert len(circles) == 10, name
-    path = Path("tracejudge.toml")
     before = path.read_text()
     ended = served(*fitting, "verdicts.jsonl", "--precision", "0.8", "--write", path)
     assert ended.code == 0, ended.err
@@ -341,7 +321,18 @@ def test_planted_errors_are_recovered_and_a_written_calibration_begins_a_version
     expected = Calibration(written["threshold"], tuple(written["platt"]), judge_version=written["judge_version"])
     version = SAFETY.for_decisions({"safety": expected}).version
     assert version[:8] in ended.err
-    assert {each["judge_version"] for each in judge("calibrated.jsonl")} == {version}
+    with DecisionEndpoint() as server:
+
+        def answer(reply: dict[str, Any]) -> None:
+            number, *_ = re.findall(r"Case (\d+)", msgspec.json.encode(server.bodies[-1]).decode())
+            reply["answers"][0]["probability"] = probabilities[int(number)]
+
+        server.change = answer
+        path.write_text(path.read_text().replace("http://localhost:9/v1", server.base_url))
+        ended = served("evaluate", "traces.jsonl", "--judge", "safety", "--model", "cheap", "--output", "-")
+        assert ended.code == 0, ended.err
+    Path("calibrated.jsonl").write_text(ended.out)
+    assert {each["judge_version"] for each in ended.lines} == {version}
     # Verdicts of the calibrated version are fitted by their probabilities before it.
     again = calibrated(served, *fitting, "calibrated.jsonl")["calibration"]
     assert again["platt"] == written["platt"]
@@ -353,10 +344,10 @@ def test_planted_errors_are_recovered_and_a_written_calibration_begins_a_version
     assert [each.name for each in Path().glob("*.toml")] == [path.name]
 
 
-@pytest.mark.slow("several seconds of CPU for sixty draws")
+@pytest.mark.slow("seconds of CPU for sixty draws")
 def test_intervals_hold_for_held_out_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fitted map, threshold and error are compared with the truth of 300 other traces."""
-    monkeypatch.setattr(measured, "_RESAMPLES", 80)
+    monkeypatch.setattr(measured, "_RESAMPLES", 40)
     held, wrong, draws = Counter[str](), Counter[str](), 20
     for seed in range(draws):
         probabilities, truths, generator = draw(seed, 600)
