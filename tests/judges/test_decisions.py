@@ -219,11 +219,11 @@ def test_more_questions_than_one_request_takes_are_several_calls(server: Decisio
         return [int(asked.instructions.split()[-1]) / 1000]
 
     server.answer = place
-    questions = [Question("predicate", f"statement {number}") for number in range(401)]
+    questions = [Question("predicate", f"statement {number}") for number in range(901)]
     assessment = judged(server, dialect, questions)
-    assert assessment.details["probabilities"] == [(number / 1000,) for number in range(401)]
-    assert [call.input_tokens for call in assessment.calls] == [INPUT_TOKENS] * 2
-    assert [len(body.questions) for body in server.bodies] == [400, 1]
+    assert assessment.details["probabilities"] == [(number / 1000,) for number in range(901)]
+    assert [call.input_tokens for call in assessment.calls] == [INPUT_TOKENS] * 3
+    assert [len(body.questions) for body in server.bodies] == [400, 400, 101]
     assert len(judged(server, dialect, questions[:7], max_questions=3).calls) == 3
 
 
@@ -374,19 +374,6 @@ def test_guidance_is_part_of_the_questions_and_metrics_keep_the_name_of_the_judg
     assert "Rounded figures fail." in model.requests[0].messages[0].content
     assert [(result.metric, result.passed) for result in assessment.scores] == [("strict", False)]
     assert assessment.details == {"uncalibrated": {"strict": 0.9}}
-
-
-def test_many_questions_are_divided_into_several_requests() -> None:
-    documents = [" ".join(f"Fact {number}-{place} holds." for place in range(10)) for number in range(45)]
-    rules = [f"Rule number {number} is kept." for number in range(401)]
-    trace = Trace(**{**structs.asdict(SHORT), "context": documents, "guidelines": rules, "expected_response": None})
-    for name, questions in (("ragbench", 901), ("guidelines", 401)):
-        model = DecisionModel(sure(0.9))
-        assessment = decided(catalogue()[name], model, trace)
-        sizes = [len(request.questions) for request in model.requests]
-        assert (sum(sizes), max(sizes)) == (questions, 400), name
-        assert assessment.outcome == "scored", name
-        assert len(assessment.calls) == len(sizes), name
 
 
 def test_each_judge_through_both_dialects_of_an_endpoint(server: DecisionEndpoint) -> None:
