@@ -16,6 +16,7 @@ from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint
 from support.processes import PATIENCE_S, free_port, wait_until
 from support.replies import Reply, failing, hangs, slow, yes_no
+from support.tables import as_bytes
 
 from judges.calling.evaluation import evaluate
 from judges.core.decision import Question
@@ -315,25 +316,11 @@ class TestKeys:
             assert refused(changed(headers={"x-a": source})) == f"headers.x-a{sentence}"
 
     def test_a_key_that_does_not_serve_is_told_without_showing_it(self, tmp_path: Path) -> None:
-        no_header = "holds a line break or another character that no HTTP header may hold; take it out"
-        for environment, problem in (
-            ({}, "is not set; export it, or leave the line out"),
-            ({"JUDGE_KEY": ""}, "is not set; export it, or leave the line out"),
-            ({"JUDGE_KEY": " \n"}, "is not set; export it, or leave the line out"),
-            *(({"JUDGE_KEY": key}, no_header) for key in ("sk-secret\n", "sk-\nsecret", "sk-sécret")),
-        ):
+        for environment, problem in SETTINGS["keys in variables"]:
             sentence = refused(changed(api_key_env="JUDGE_KEY"), environment)
             assert sentence == f"api_key_env: the variable JUDGE_KEY {problem}"
-        no_key = "holds no key; write the key and nothing else into it"
-        for content, problem in (
-            (None, "cannot be read (No such file or directory); give its path"),
-            (b"", no_key),
-            (b" \n\n", no_key),
-            (b"5ecret" * 5000, no_key),
-            (b"sk-5ecret\nmore", no_header),
-            (b"sk-5ecret\xff", no_header),
-        ):
-            path = tmp_path / "key" if content is None else key_file(tmp_path, content)
+        for content, problem in SETTINGS["keys in files"]:
+            path = tmp_path / "none" if content is None else key_file(tmp_path, as_bytes(content))
             assert refused(changed(api_key_file=str(path))) == f"api_key_file: the file {path} {problem}"
 
     def test_a_key_file_that_others_can_read_is_told(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
