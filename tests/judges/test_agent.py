@@ -33,12 +33,11 @@ from support.cases import each_case
 from support.tables import check_golden, expand
 
 from judges.agent import conversation
-from judges.agent.conversation import Conversation, ExplorationStats, tool_result
 from judges.agent.toolbox import TraceToolbox
 from judges.calling.evaluation import Clock, evaluate
 from judges.core.judge import Exploration, Judge, Limits
 from judges.core.model import ChatRequest, ChatResponse, InputTooLongError, ModelSettings, Price, Tool
-from judges.core.prompt import Block, Message, Prompt, ToolCall
+from judges.core.prompt import Block, Prompt, ToolCall
 from judges.core.verdict import Assessment, Call
 from judges.custom import define
 from judges.models.scripted import ScriptedModel, Step
@@ -415,18 +414,6 @@ def test_calls_as_a_model_makes_them_first_get_on_in_a_small_context() -> None:
     assert len(first) > 8_000
     assert all(re.fullmatch(r"<<.*\n.*\n<<end.*>>", other) and len(other) > 4_000 for other in others)
     assert course(assessment)["exchanges_dropped"] == 0
-
-
-def test_the_size_of_a_history_is_that_of_its_messages() -> None:
-    head = [Message("system", "s"), Message("user", "u")]
-    asked = Message("assistant", "", (ToolCall("1", "t", "{}"),))
-    conversation = Conversation(head, (), ExplorationStats())
-    empty = conversation.size.total
-    for text in ("é" * 1_000, "long " * 1_000, ""):
-        conversation.add(asked, [tool_result("1", text)])
-    assert conversation.size.total > 7_000
-    assert not conversation.shorten(lambda _: False)
-    assert (conversation.size.total, list(conversation.messages)) == (empty, head)
 
 
 PLANTED = "The safe is behind the painting."
