@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from explorations import (
-    PRICED,
     SETTINGS,
     TRACE,
     Counting,
@@ -285,23 +284,23 @@ def test_any_answers_end_in_order(
 
 
 class Reader(Counting):
-    """Calls on as long as it may, then answers; `change` alters each response."""
+    """Calls on as long as it may, then answers; the endpoint counts nothing, serves from a cache, or fails first."""
 
-    def __init__(
-        self,
-        settings: ModelSettings = SETTINGS,
-        bytes_per_token: float = 4.0,
-        last: str = BARE_YES,
-        change: Callable[[ChatResponse], ChatResponse] = lambda response: response,
-    ) -> None:
-        super().__init__([self.step], settings, bytes_per_token)
-        self.last, self.change = last, change
+    def __init__(self, price: Price | None, kind: str = "", bytes_per_token: float = 4.0, last: str = BARE_YES) -> None:
+        super().__init__([self.step], structs.replace(SETTINGS, price=price), bytes_per_token)
+        self.last, self.kind = last, kind
 
     def step(self, request: ChatRequest) -> Step:
         return calling(call("page", call_id=f"c{len(self.requests)}")) if request.may_call else Step(self.last)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
-        return self.change(await super().complete(request))
+        if self.kind == "fails first":
+            # A model behind a gate tries again by itself, and what that took is paid for.
+            request.failed.append(Call(1.0, 1.0, "truncated", 900, 100))
+        response = await super().complete(request)
+        if self.kind == "silent":
+            return structs.replace(response, input_tokens=0, output_tokens=0)
+        return structs.replace(response, cached_tokens=response.input_tokens if self.kind == "cached" else 0)
 
 
 def spent(assessment: Assessment) -> int:
@@ -316,79 +315,35 @@ def paging(chars: int, **limits: float) -> Judge:
     return exploring(Limits(**{"max_rounds": MANY_ROUNDS, **limits}), page=lambda _: "word " * (chars // 5))
 
 
-class TestTokens:
-    @each_case("bytes_per_token", [2.0, 5.0])
-    @each_case("chars", [100, 3_000, 20_000, 300_000])
-    @each_case("max_tokens", [8_000, 30_000, 200_000])
-    def test_are_kept_and_the_verdict_is_there(self, max_tokens: int, chars: int, bytes_per_token: float) -> None:
-        model = Reader(bytes_per_token=bytes_per_token)
-        assessment = judged(paging(chars, max_tokens=max_tokens), model)
-        assert assessment.outcome == "scored"
-        assert spent(assessment) <= max_tokens
-        assert course(assessment)["ended_by"] in {"max_tokens", "max_rounds"}
-
-    def test_most_of_them_are_used(self) -> None:
-        assessment = judged(paging(3_000, max_tokens=100_000), Reader())
-        assert course(assessment)["ended_by"] == "max_tokens"
-        assert spent(assessment) > 80_000
-
-    def test_a_result_that_the_budget_does_not_hold_is_begun_and_may_be_asked_for_in_parts(self) -> None:
-        model = Reader()
-        assert judged(paging(300_000, max_tokens=30_000), model).outcome == "scored"
-        (told,) = contents(model.requests[1])
-        cut = r"Of the 300000 bytes of this result only the first (\d+) are shown, .* max_content_length of (\d+) .*"
-        match = re.fullmatch(rf"<<(.*)>>\n(.*)\n<<end \1>>\n{cut}", told)
-        assert match is not None
-        shown = len(match[2])
-        assert 10_000 < shown < 20_000
-        assert (int(match[3]), int(match[4])) == (shown, (shown + 500) // 2)
-        assert model.requests[1].may_call
-
-    def test_that_an_endpoint_does_not_count_are_estimated(self) -> None:
-        silent = Reader(change=lambda response: structs.replace(response, input_tokens=0, output_tokens=0))
-        assessment = judged(paging(3_000, max_tokens=50_000), silent)
-        assert course(assessment)["ended_by"] == "max_tokens"
-        assert len(assessment.calls) < MANY_ROUNDS
-
-    def test_of_attempts_that_failed_count(self) -> None:
-        """A model behind a gate tries again by itself, and what that took is paid for."""
-
-        class Trying(Reader):
-            async def complete(self, request: ChatRequest) -> ChatResponse:
-                request.failed.append(Call(1.0, 1.0, "truncated", 900, 100))
-                return await super().complete(request)
-
-        assessment = judged(paging(100, max_tokens=20_000), Trying())
-        assert assessment.outcome == "scored"
-        assert 15_000 < spent(assessment) <= 20_000
-
-    def test_left_for_no_repair_request_unscore(self) -> None:
-        assessment = judged(paging(3_000, max_tokens=30_000), Reader(last="word " * 30_000))
-        assert (assessment.outcome, assessment.reason) == ("unscored", "over_budget")
+def test_budgets_are_kept_and_the_verdict_is_there() -> None:
+    """How each ended, how often was asked, and how much of the budget was used, in tenths."""
+    lines = []
+    for name, (limits, chars, *how) in json.loads(expand(json.dumps(table("budgets"), ensure_ascii=False))).items():
+        price, *more = how or [None]
+        price = Price(*price) if price else None
+        assessment = judged(paging(chars, **limits), Reader(price, *more))
+        used = {"max_tokens": spent(assessment), "max_usd": spent_usd(assessment, price or Price(0.0, 0.0))}
+        shares = {limit: used[limit] / most for limit, most in limits.items() if price or limit == "max_tokens"}
+        # What a cache serves costs less than is counted here, and one answer may be longer than the whole budget.
+        assert max(shares.values()) <= 1 or "cached" in how or assessment.outcome == "unscored", name
+        ends = course(assessment) if "exploration" in assessment.details else {}
+        seen = [assessment.outcome, assessment.reason, assessment.note, ends.get("ended_by"), ends.get("max_usd")]
+        tenths = {limit: int(share * 10) for limit, share in shares.items()}
+        lines.append(f"{name}: {' '.join(map(str, filter(None, seen)))}; {len(assessment.calls)} calls, {tenths}\n")
+    check_golden(GOLDEN.with_name("golden_budgets.txt"), "".join(lines))
 
 
-class TestUsd:
-    @each_case("price", [Price(input=i, output=o) for i, o in ((1.0, 4.0), (0.0, 4.0), (1.0, 0.0))])
-    @each_case("chars", [100, 20_000, 300_000])
-    def test_are_kept_and_the_verdict_is_there(self, chars: int, price: Price) -> None:
-        assessment = judged(paging(chars, max_usd=0.03), Reader(structs.replace(SETTINGS, price=price)))
-        assert assessment.outcome == "scored"
-        assert spent_usd(assessment, price) <= 0.03
-
-    def test_go_further_where_a_cache_serves_the_requests(self) -> None:
-        settings = structs.replace(SETTINGS, price=Price(input=1.0, output=4.0, cached_input=0.1))
-        cached = Reader(settings, change=lambda each: structs.replace(each, cached_tokens=each.input_tokens))
-        whole, part = (judged(paging(3_000, max_usd=0.05), reader) for reader in (cached, Reader(settings)))
-        assert len(whole.calls) > len(part.calls)
-
-    def test_end_it_and_say_so(self) -> None:
-        assert course(judged(paging(3_000, max_usd=0.05), Reader(PRICED)))["ended_by"] == "max_usd"
-        assessment = judged(paging(100, max_usd=0.001), Reader(PRICED))
-        assert assessment.note == "what is left of max_usd does not hold the next requests"
-        assessment = judged(paging(3_000, max_usd=0.001, max_tokens=30_000), Reader())
-        assert assessment.outcome == "scored"
-        assert course(assessment)["max_usd"] == "not kept: the model has no price"
-        assert course(assessment)["ended_by"] == "max_tokens"
+def test_a_result_that_the_budget_does_not_hold_is_begun_and_may_be_asked_for_in_parts() -> None:
+    model = Reader(None)
+    assert judged(paging(300_000, max_tokens=30_000), model).outcome == "scored"
+    (told,) = contents(model.requests[1])
+    cut = r"Of the 300000 bytes of this result only the first (\d+) are shown, .* max_content_length of (\d+) .*"
+    match = re.fullmatch(rf"<<(.*)>>\n(.*)\n<<end \1>>\n{cut}", told)
+    assert match is not None
+    shown = len(match[2])
+    assert 10_000 < shown < 20_000
+    assert (int(match[3]), int(match[4])) == (shown, (shown + 500) // 2)
+    assert model.requests[1].may_call
 
 
 def reading() -> Judge:
