@@ -18,7 +18,7 @@ from model_client import REQUEST, WORDS, Client, anthropic, asks, reply_of, resu
 from model_client import openai as client
 from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint
-from support.replies import Behaviour, Call, Reply, answers, failing, sequence, slow, yes_no
+from support.replies import Behaviour, Call, Reply, failing, slow, yes_no
 from support.tables import check_golden
 
 from judges.core.model import ModelError, ModelSettings
@@ -210,13 +210,3 @@ def test_made_ids_do_not_come_twice_in_a_conversation(endpoint: ChatEndpoint) ->
     first = model.ask(with_tools()).tool_calls
     second = model.ask(with_tools(asks(*first), result(first[0].id, "x"))).tool_calls
     assert [call.id for call in (*first, *second)] == ["call00000", "call00001"]
-
-
-def test_a_repair_request_shows_the_answer_as_the_models_own() -> None:
-    with MessagesEndpoint(sequence(answers("Yes, indeed."), yes_no())) as messages:
-        assert anthropic(messages.base_url).judge(catalogue()["groundedness"], SHORT).outcome == "scored"
-    first, second = (call.body for call in messages.calls)
-    assert second["system"] == first["system"]
-    own = {"role": "assistant", "content": "Yes, indeed."}
-    assert second["messages"][:2] == [*first["messages"], own]
-    assert [message["role"] for message in second["messages"]] == ["user", "assistant", "user"]

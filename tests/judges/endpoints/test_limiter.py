@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import ERRORS
@@ -60,8 +59,10 @@ class Scene:
         match what, how:
             case "sleep", (seconds,):
                 await asyncio.sleep(seconds)
+            case "close", ():
+                limiter.close()
             case "end", ():
-                await asyncio.gather(*self.under_way)
+                what += await ended(self.under_way)
             case "in a row", (times, result, seconds):
                 for number in range(times):
                     await self.call(results(result), seconds)
@@ -74,11 +75,15 @@ class Scene:
                 self.under_way += tasks
                 await asyncio.sleep(0)
                 if what == "calls":
-                    runs = itertools.groupby(map(str, await asyncio.gather(*tasks)))
-                    what += f": {', '.join(f'{began} x{len([*alike])}' for began, alike in runs)}"
+                    what += await ended(tasks)
         held = f"blocked for {limiter.blocked_for_s:.3f} s, " if limiter.blocked_for_s else ""
         is_open = "circuit open" if limiter.circuit_open else f"{limiter.limit} places"
         return f"{now():.3f} {what}; {limiter.in_flight} in flight, {is_open}, {held}open for {limiter.open_for_s}"
+
+
+async def ended(tasks: Sequence[asyncio.Task[object]]) -> str:
+    runs = itertools.groupby(map(str, await asyncio.gather(*tasks)))
+    return f": {', '.join(f'{began} x{len([*alike])}' for began, alike in runs)}"
 
 
 def results(told: Any) -> Iterator[Any]:
@@ -142,32 +147,6 @@ class TestLimiter:
             limiter.release(hung, result)
             state = (limiter.limit, limiter.circuit_open, limiter.blocked_for_s, diary.events)
             assert state == (limit, False, 0.0, events), "what hung then says nothing of now"
-
-    @virtually
-    async def test_after_the_shutdown_no_call_begins_or_waits(self) -> None:
-        limiter = make_limiter(1)
-        under_way = await limiter.acquire()
-        waiting = start(limiter.acquire())
-        await asyncio.sleep(1)
-        limiter.close()
-        with pytest.raises(ModelUnavailableError) as turned_away:
-            await waiting
-        assert not turned_away.value.was_asked
-        limiter.release(under_way, OK)
-        with pytest.raises(ModelUnavailableError):
-            await limiter.acquire()
-        assert now() == 1.0
-
-    @virtually
-    async def test_a_probe_that_is_broken_off_gives_the_next_its_turn(self) -> None:
-        limiter = make_limiter(4)
-        await call(limiter, RateLimitedError("fewer", 1.0))
-        taken = await limiter.acquire()
-        assert taken.is_probe
-        waiting = start(limiter.acquire())
-        await asyncio.sleep(0)
-        limiter.release(taken, None)
-        assert (await waiting).is_probe
 
     def test_serves_one_event_loop_after_the_other(self) -> None:
         limiter = EndpointLimiter(1, events=Diary())
