@@ -38,7 +38,7 @@ from judges.models.registry import ModelSettingsError, build, check, decides, ju
 from judges.registry import catalogue
 from tracejudge import Trace
 
-Answering = Callable[[Question], Decision | None]
+Answering = Callable[[Question], Decision]
 DECIDES: Final = ModelSettings(provider="decisions", base_url="http://localhost", model="decider")
 
 
@@ -53,7 +53,7 @@ def sure(share: float) -> Answering:
 
 
 class DecisionModel:
-    """Answers each question by a function; None leaves the answers from there on out."""
+    """Answers each question by a function."""
 
     def __init__(self, answering: Answering, settings: ModelSettings = DECIDES) -> None:
         self.settings = settings
@@ -62,8 +62,7 @@ class DecisionModel:
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         self.requests.append(request)
-        answers = [self._answering(question) for question in request.questions]
-        result = tuple(answer for answer in answers if answer is not None)
+        result = tuple(map(self._answering, request.questions))
         return ChatResponse("", input_tokens=100, output_tokens=len(result), decisions=result)
 
     async def aclose(self) -> None:
@@ -324,17 +323,6 @@ def test_a_calibration_makes_another_version() -> None:
         metric = next(metric.name for metric in judge.metrics if metric.pass_rule is not None)
         maps = ({}, {metric: Calibration(threshold=0.95, platt=(1.0, 1.0))}, {metric: Calibration(threshold=0.6)})
         assert len({judge.version, *(judge.for_decisions(each).version for each in maps)}) == 4, name
-
-
-def test_answers_that_cannot_be_used_leave_the_trace_unscored() -> None:
-    problems = ("refusal", "incomplete", "invalid_answer", "out_of_range")
-    for name, judge in FORMS.items():
-        for problem in problems:
-            assessment = decided(judge, DecisionModel(lambda _question, problem=problem: Decision(problem=problem)))
-            assert (assessment.outcome, assessment.reason) == ("unscored", problem), (name, problem)
-            assert assessment.calls[0].status == "ok", name
-        assessment = decided(judge, DecisionModel(lambda _question: None))
-        assert (assessment.outcome, assessment.reason) == ("unscored", "incomplete"), name
 
 
 def test_only_forms_of_pairs_are_for_classifiers() -> None:
