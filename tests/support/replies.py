@@ -46,10 +46,6 @@ class Call:
     ended_at: float | None = None
     status: int | None = None  # stays None when no whole answer was given
 
-    @property
-    def in_flight_s(self) -> float:
-        return (self.ended_at or time.monotonic()) - self.started_at
-
     def text(self) -> str:
         """The texts of all messages, joined, for a test to search in."""
         return "\n".join(str(message.get("content") or "") for message in self.body.get("messages", ()))
