@@ -13,7 +13,7 @@ from support.virtual_time import run_virtually
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Exploration, Judge, Limits
-from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelSettings, Price, Tool
+from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelSettings, Tool
 from judges.core.prompt import Message, Prompt, ToolCall
 from judges.core.verdict import Assessment
 from judges.models.scripted import ScriptedModel, Step
@@ -22,7 +22,6 @@ from tracejudge import Trace
 
 TRACE = Trace(trace_id="1", service="s", input="How long?", output="Two years.", context=["Two years."])
 SETTINGS = ModelSettings(provider="scripted", model="scripted")
-PRICED = structs.replace(SETTINGS, price=Price(input=1.0, output=4.0))
 UNKNOWN = '{"error":"There is no such tool."}'
 TOOL_THREAD = "tracejudge-tool"
 NO_PARAMETERS = {"type": "object", "properties": {}}

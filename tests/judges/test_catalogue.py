@@ -148,16 +148,6 @@ class TestDefinition:
             catalogue()["mine"] = catalogue()["safety"]  # type: ignore[index]
 
     @each_judge
-    def test_fits_together(self, judge: Judge) -> None:
-        fields = set(Trace.__struct_fields__)
-        assert {name for need in judge.needs for name in ([need] if isinstance(need, str) else need)} <= fields
-        assert set(judge.cuts) <= {"messages", "context"}
-        assert judge.metric_names == tuple(metric.name for metric in judge.metrics)
-        assert len(set(judge.metric_names)) == len(judge.metrics) > 0
-        assert judge.asks.strip().endswith(("?", ")"))
-        assert judge.schema["additionalProperties"] is False
-
-    @each_judge
     def test_settings_as_they_are_by_default_change_nothing_and_unknown_ones_are_refused(self, judge: Judge) -> None:
         again = judge.configured(msgspec.to_builtins(judge.settings))
         assert (again.version, again.fixed_parts, again.metrics) == (judge.version, judge.fixed_parts, judge.metrics)

@@ -27,7 +27,7 @@ from model_client import (
 )
 from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint
-from support.replies import Behaviour, Reply, answers, failing, no_choices, not_json, yes_no
+from support.replies import Behaviour, Reply, answers, failing, not_json, yes_no
 
 from judges.core.judge import MIN_OUTPUT_TOKENS
 from judges.core.model import BadModelRequestError, ModelSettings, ModelUnavailableError
@@ -144,7 +144,7 @@ class TestEachApi:
                 failure = peer.client().fails()
                 expected = error if error.endswith("no choice") else note
                 assert (type(failure), str(failure)) == (ModelUnavailableError, expected), raw
-        peer.server.behaviour = no_choices() if peer.is_openai else not_json('{"content": 7}')
+        peer.server.behaviour = Reply(choices=False) if peer.is_openai else not_json('{"content": 7}')
         assert type(peer.client().fails()) is ModelUnavailableError
 
     def test_each_failure_has_a_name_and_a_text_of_ours(self, peer: Peer) -> None:

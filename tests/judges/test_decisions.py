@@ -38,7 +38,7 @@ from judges.models.registry import ModelSettingsError, build, check, decides, ju
 from judges.registry import catalogue
 from tracejudge import Trace
 
-Answering = Callable[[Question], Decision | None]
+Answering = Callable[[Question], Decision]
 DECIDES: Final = ModelSettings(provider="decisions", base_url="http://localhost", model="decider")
 
 
@@ -53,7 +53,7 @@ def sure(share: float) -> Answering:
 
 
 class DecisionModel:
-    """Answers each question by a function; None leaves the answers from there on out."""
+    """Answers each question by a function."""
 
     def __init__(self, answering: Answering, settings: ModelSettings = DECIDES) -> None:
         self.settings = settings
@@ -62,8 +62,7 @@ class DecisionModel:
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         self.requests.append(request)
-        answers = [self._answering(question) for question in request.questions]
-        result = tuple(answer for answer in answers if answer is not None)
+        result = tuple(map(self._answering, request.questions))
         return ChatResponse("", input_tokens=100, output_tokens=len(result), decisions=result)
 
     async def aclose(self) -> None:
@@ -219,11 +218,11 @@ def test_more_questions_than_one_request_takes_are_several_calls(server: Decisio
         return [int(asked.instructions.split()[-1]) / 1000]
 
     server.answer = place
-    questions = [Question("predicate", f"statement {number}") for number in range(401)]
+    questions = [Question("predicate", f"statement {number}") for number in range(901)]
     assessment = judged(server, dialect, questions)
-    assert assessment.details["probabilities"] == [(number / 1000,) for number in range(401)]
-    assert [call.input_tokens for call in assessment.calls] == [INPUT_TOKENS] * 2
-    assert [len(body.questions) for body in server.bodies] == [400, 1]
+    assert assessment.details["probabilities"] == [(number / 1000,) for number in range(901)]
+    assert [call.input_tokens for call in assessment.calls] == [INPUT_TOKENS] * 3
+    assert [len(body.questions) for body in server.bodies] == [400, 400, 101]
     assert len(judged(server, dialect, questions[:7], max_questions=3).calls) == 3
 
 
@@ -326,17 +325,6 @@ def test_a_calibration_makes_another_version() -> None:
         assert len({judge.version, *(judge.for_decisions(each).version for each in maps)}) == 4, name
 
 
-def test_answers_that_cannot_be_used_leave_the_trace_unscored() -> None:
-    problems = ("refusal", "incomplete", "invalid_answer", "out_of_range")
-    for name, judge in FORMS.items():
-        for problem in problems:
-            assessment = decided(judge, DecisionModel(lambda _question, problem=problem: Decision(problem=problem)))
-            assert (assessment.outcome, assessment.reason) == ("unscored", problem), (name, problem)
-            assert assessment.calls[0].status == "ok", name
-        assessment = decided(judge, DecisionModel(lambda _question: None))
-        assert (assessment.outcome, assessment.reason) == ("unscored", "incomplete"), name
-
-
 def test_only_forms_of_pairs_are_for_classifiers() -> None:
     classifier = ModelSettings(provider="classifier", base_url="http://localhost", model="nli")
     pairs = {name for name, judge in FORMS.items() if "classifier" in judge.forms}
@@ -374,19 +362,6 @@ def test_guidance_is_part_of_the_questions_and_metrics_keep_the_name_of_the_judg
     assert "Rounded figures fail." in model.requests[0].messages[0].content
     assert [(result.metric, result.passed) for result in assessment.scores] == [("strict", False)]
     assert assessment.details == {"uncalibrated": {"strict": 0.9}}
-
-
-def test_many_questions_are_divided_into_several_requests() -> None:
-    documents = [" ".join(f"Fact {number}-{place} holds." for place in range(10)) for number in range(45)]
-    rules = [f"Rule number {number} is kept." for number in range(401)]
-    trace = Trace(**{**structs.asdict(SHORT), "context": documents, "guidelines": rules, "expected_response": None})
-    for name, questions in (("ragbench", 901), ("guidelines", 401)):
-        model = DecisionModel(sure(0.9))
-        assessment = decided(catalogue()[name], model, trace)
-        sizes = [len(request.questions) for request in model.requests]
-        assert (sum(sizes), max(sizes)) == (questions, 400), name
-        assert assessment.outcome == "scored", name
-        assert len(assessment.calls) == len(sizes), name
 
 
 def test_each_judge_through_both_dialects_of_an_endpoint(server: DecisionEndpoint) -> None:

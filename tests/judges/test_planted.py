@@ -157,7 +157,6 @@ def scalar(member: object) -> str:
 
 MIN_OWN = 0.85
 """Share of the cases of each family in which the model's own verdict must be scored; the rest is unscored."""
-MIN_FORMS = 40
 
 
 async def outcomes(family: Family, part: slice) -> tuple[dict[str, str], list[str]]:
@@ -198,12 +197,6 @@ def test_no_planted_verdict_is_taken_for_the_models_own(family: Family, part: sl
     assert [name for name, outcome in result.items() if outcome == "taken"] == []
     unscored = [name for name, outcome in result.items() if outcome == "unscored"]
     assert len(unscored) <= (1 - MIN_OWN) * len(result), unscored
-
-
-def test_there_are_enough_forms() -> None:
-    assert len({form["text"] for form in FORMS}) >= MIN_FORMS
-    assert len({form["id"] for form in FORMS}) == len(FORMS)
-    assert all({"id", "text", "why"} <= set(form) <= {"id", "text", "why", "copied"} for form in FORMS)
 
 
 FAMILY_OF: Final = {

@@ -5,7 +5,6 @@ import itertools
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -245,30 +244,17 @@ def asking(answer: Any, number: int) -> Assessment:
     return Assessment("scored", scores=(score,), rationale=f"{number}")
 
 
-@each_case(
-    ("metric", "answers", "expected", "rationale"),
-    [
-        (GRADE, (5, 2, 4), (4, True), "2"),
-        (GRADE, (4, 5), (4.5, True), "0"),
-        (GRADE, (2, 3, 4, 5), "disagreement", None),
-        (GRADE, (5, "refusal", "timeout", "timeout"), "timeout", None),
-        (GRADE, (2, 3, "refusal", "timeout"), (2.5, False), "0"),
-        (GRADE, (5, 1, "refusal"), "disagreement", None),
-        (GRADE, (5, 1, "rate_limited"), "rate_limited", None),
-        (GRADE, ("?", "?", 4), "abstained", None),
-        (GRADE, ("?", 4, 4), (4, True), "1"),
-        (GRADE, ("?", 4), "disagreement", None),
-        (KIND, ("bad", "fair", "fair"), ("fair", True), "1"),
-        (KIND, ("good", "good", "fair", "bad"), "disagreement", None),
-        (SHARE_OF_M, (0.2, 0.4, 0.9, 0.3), (pytest.approx(0.35), None), "1"),
-    ],
-)
-def test_majority_and_median(metric: Metric, answers: Sequence[Any], expected: Any, rationale: str | None) -> None:
-    joined = join_samples([asking(answer, number) for number, answer in enumerate(answers)], [metric])
-    assert len(joined.details["samples"]) == len(answers)  # type: ignore[arg-type] # a list
-    rated = [(score.raw, score.passed) for score in joined.scores]
-    assert (rated, rated and joined.rationale) == (([], []) if isinstance(expected, str) else ([expected], rationale))
-    assert isinstance(expected, tuple) or expected in {joined.outcome, joined.reason}
+def test_majority_and_median() -> None:
+    metrics = {"grade": GRADE, "kind": KIND, "share": SHARE_OF_M}
+    for name, answers, expected, rationale in TABLES["samples"]:
+        joined = join_samples([asking(answer, number) for number, answer in enumerate(answers)], [metrics[name]])
+        assert len(joined.details["samples"]) == len(answers)  # type: ignore[arg-type] # a list
+        if isinstance(expected, str):
+            assert (joined.scores, expected in {joined.outcome, joined.reason}) == ((), True), answers
+        else:
+            (score,) = joined.scores
+            raw = score.raw if isinstance(score.raw, str) else pytest.approx(score.raw)
+            assert ([raw, score.passed], joined.rationale) == (expected, rationale), answers
 
 
 def test_metrics_are_decided_one_by_one_and_all_must_be() -> None:

@@ -14,7 +14,6 @@ from worker.installed import MODULES
 
 FILE = "tracejudge.toml"
 MODEL = '[models.default]\nbase_url = "https://host/v1"\nmodel = "m"\n'
-LEXICAL = '[models.default]\nprovider = "lexical"\n'
 RULE = '[[rules]]\nname = "all"\njudges = ["safety"]\n'
 SECRET = "sk-proj-Abc123"  # noqa: S105 - nobody's
 QUOTE = "the URL has an @ after the host; quote / ? # @ in a password as %2F %3F %23 %40"
@@ -35,10 +34,6 @@ class Mistake:
 
 def in_file(text: str | bytes, message: str) -> Mistake:
     return Mistake(f"tracejudge.toml: {message}", text)
-
-
-def in_rule(line: str, message: str) -> Mistake:
-    return in_file(f"{RULE}{line}\n", f"rules[0]{message}")
 
 
 def keys_of(features: Iterable[Feature]) -> set[str]:

@@ -82,12 +82,6 @@ def says(*blocks: Mapping[str, Any], stop_reason: str = "end_turn") -> Behaviour
     )
 
 
-def limited(longest: int, then: Behaviour) -> Behaviour:
-    """Truncate answers whose `max_tokens` is below `longest`, and serve the others."""
-    cut = Reply(text="{", finish_reason="length")
-    return lambda call: cut if call.body["max_tokens"] < longest else then
-
-
 def _tool_uses(reply: Reply, call: Call) -> list[dict[str, Any]]:
     return [
         {"type": "tool_use", "id": f"toolu_{call.index}_{number}", "name": tool.name, "input": tool.arguments_object()}

@@ -1,6 +1,6 @@
 """Behaviours of a chat endpoint: one `Reply`, or a function of the request that chooses one.
 
-Behaviours nest: `slow(0.2, rejects("response_format", sequence(failing(429, retry_after=1), answers("hello"))))`.
+Behaviours nest: `slow(0.2, sequence(failing(429, retry_after=1), answers("hello")))`.
 """
 
 import asyncio
@@ -45,10 +45,6 @@ class Call:
     started_at: float = field(default_factory=time.monotonic)
     ended_at: float | None = None
     status: int | None = None  # stays None when no whole answer was given
-
-    @property
-    def in_flight_s(self) -> float:
-        return (self.ended_at or time.monotonic()) - self.started_at
 
     def text(self) -> str:
         """The texts of all messages, joined, for a test to search in."""
@@ -147,10 +143,6 @@ def filtered(text: str = "") -> Reply:
     return Reply(text=text, finish_reason="content_filter")
 
 
-def no_choices() -> Reply:
-    return Reply(choices=False)
-
-
 def calls_tools(*calls: ToolCall, text: str | None = None, **fields: Any) -> Reply:
     """Request tool calls, with or without a text before them."""
     return Reply(text=text, **{"finish_reason": "tool_calls", **fields}, tool_calls=calls)
@@ -212,13 +204,6 @@ def gathering(count: int, then: Behaviour) -> Behaviour:
 def from_call(number: int, later: Behaviour, *, before: Behaviour) -> Behaviour:
     """Change the behaviour from a given call on; a test need not watch for that call."""
     return lambda call: before if call.index < number else later
-
-
-def rejects(parameter: str, then: Behaviour, *, status: int = 400, message: str | None = None) -> Behaviour:
-    """Refuse requests with a parameter (`response_format`, `output_config`), as servers that do not support it."""
-    text = message or f"Unsupported parameter: '{parameter}' is not supported with this model."
-    refusal = failing(status, text, param=parameter, code="unsupported_parameter")
-    return lambda call: refusal if parameter in call.body else then
 
 
 def sequence(*behaviours: Any) -> Callable[[Any], Any]:

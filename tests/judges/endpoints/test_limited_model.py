@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judge_traces import ERRORS
 from limit_simulation import rejection, virtually
-from msgspec import structs
+from msgspec import convert, structs
 from prometheus_client.openmetrics.exposition import generate_latest
 from support.cases import each_case
 from support.scrape import Scrape, parse
+from support.tables import check_golden, read_table
+from support.virtual_time import run_virtually
 
 from judges.calling.evaluation import evaluate
 from judges.core.backoff import backoff_s
@@ -83,9 +86,11 @@ class Limited:
         samples = self.page.samples("tracejudge_judge_request_duration_seconds_count")
         return {sample.labels["status"]: sample.value for sample in samples}
 
-    def spent(self, name: str, **labels: str) -> dict[str, float]:
-        samples = self.page.samples(f"tracejudge_judge_{name}_total", **labels)
-        return {sample.labels["direction"]: sample.value for sample in samples}
+    def shown(self) -> str:
+        """Write what the page says of calls, what they cost, and the circuit."""
+        names = ("request_duration_seconds_count", "tokens_total", "cost_usd_total", "in_flight", "circuit_open")
+        samples = [(name, each) for name in names for each in self.page.samples(f"tracejudge_judge_{name}")]
+        return "\n".join(f"  {name} {' '.join(each.labels.values())}: {each.value:.6g}" for name, each in samples)
 
 
 def slow(*, seconds: float = 1.0, max_in_flight: int = 2, **fields: Any) -> ScriptedModel:
@@ -105,6 +110,52 @@ class Refusing(ScriptedModel):
             error.message = "You may not."
             raise error
         return await super().complete(request)
+
+
+def step_of(row: Any) -> Any:
+    """Read a step of a table: a text, fields, or the reason of an error with the wait that it asks for."""
+    if isinstance(row, str):
+        return row
+    if isinstance(row, dict):
+        return convert(row, Step)
+    reason, seconds = row
+
+    def fail(_: ChatRequest) -> str:
+        raise ERRORS[reason]("wait", seconds)
+
+    return fail
+
+
+async def asked(limited: Limited) -> str:
+    """Ask once; tell when, what came of it, and which attempts failed before."""
+    begun = list[float]()
+    request = requesting(begins=lambda: begun.append(now()))
+    try:
+        outcome = repr((await limited.ask(request)).text)
+    except ModelError as error:
+        outcome = f"{error.reason}, wait {error.retry_after_s}{', not asked' * (not error.was_asked)}"
+    return f"{now()} {outcome}; begun at {begun}, failed before: {[call.status for call in request.failed]}"
+
+
+def test_scenes_are_those_of_the_golden_file() -> None:
+    """How often is asked at a time, one after the other; in the golden file is what is told and counted."""
+
+    async def play(name: str, scene: dict[str, Any]) -> str:
+        price = Price(*scene["price"]) if "price" in scene else None
+        model = ScriptedModel(map(step_of, scene["steps"]), settings(scene.get("most", 2), price))
+        limited, lines = Limited(model, scene.get("attempts", 1)), [f"## {name}"]
+        for times in scene["asks"]:
+            if times == "wait":
+                lines.append(limited.shown())
+                await asyncio.sleep(30)  # after the pause or the open circuit that some failures cause
+            else:
+                lines += await asyncio.gather(*(asked(limited) for _ in range(times)))
+        return "\n".join((*lines, limited.shown(), ""))
+
+    scenes = read_table(__file__, "gates")["calls"]
+    check_golden(
+        Path(__file__).with_name("golden_calls.txt"), "".join(run_virtually(play(*scene)) for scene in scenes.items())
+    )
 
 
 class TestCalls:
@@ -138,36 +189,6 @@ class TestCalls:
         await asyncio.sleep(2)
         assert limited.page.value(limit, judge_model="m") == 200 == limited.in_flight
         await asyncio.gather(*calls)
-
-    @virtually
-    async def test_tokens_and_cost_are_counted_by_judge_and_direction_for_unusable_answers_too(self) -> None:
-        limited = Limited(ScriptedModel([ANSWER], settings(price=Price(input=0.5, output=2.0))))
-        for _ in range(3):
-            await limited.ask()
-        labels = {"judge_model": "m", "judge": "safety"}
-        assert limited.spent("tokens", **labels) == {"input": 12, "output": 12}
-        assert limited.spent("cost_usd", **labels) == pytest.approx({"input": 6e-6, "output": 24e-6})
-        steps = [Step(ANSWER, refusal=True), Step(ANSWER, finish_reason="length"), Step("no JSON")]
-        unpriced = Limited(ScriptedModel(steps, settings()))
-        for _ in steps:
-            await unpriced.ask()
-        assert unpriced.spent("tokens") == {"input": 15, "output": 15}
-        assert (unpriced.spent("cost_usd"), unpriced.statuses()) == ({}, {"ok": 3}), "no price is not a cost of 0"
-        silent = Limited(ScriptedModel([Step("")], settings(price=Price(1.0, 1.0))))
-        await silent.ask()
-        assert (silent.spent("tokens"), silent.spent("cost_usd")) == ({}, {})
-
-    @each_case("reason", ["timeout", "rate_limited", "judge_unavailable", "judge_rejected", "bad_request"])
-    @virtually
-    async def test_a_failed_call_bears_its_reason_costs_nothing_and_gives_its_slot_back(self, reason: str) -> None:
-        limited = Limited(ScriptedModel([Step(failure=reason), ANSWER], settings(1, Price(1.0, 1.0))))
-        assert (await limited.fails(REQUEST)).reason == reason
-        assert (limited.statuses(), limited.in_flight) == ({reason: 1}, 0)
-        assert (limited.spent("tokens"), limited.spent("cost_usd")) == ({}, {})
-        # After the pause or the open circuit that some failures cause.
-        await asyncio.sleep(30)
-        await limited.ask()
-        assert limited.statuses() == {reason: 1, "ok": 1}
 
     @virtually
     async def test_a_cancelled_call_gives_its_slot_back_and_one_without_a_slot_was_never_made(self) -> None:
@@ -210,22 +231,6 @@ class TestCalls:
         assert closed == ["inside"]
 
     @virtually
-    async def test_a_failure_that_passes_is_tried_again_and_every_attempt_is_noted(self) -> None:
-        steps = [
-            Step(failure="judge_unavailable", delay_s=1),
-            Step(failure="timeout", delay_s=2),
-            Step(ANSWER, delay_s=3),
-        ]
-        limited, request = Limited(ScriptedModel(steps, settings()), attempts=4), requesting()
-        assert (await limited.ask(request)).text == ANSWER
-        assert [call.status for call in request.failed] == ["judge_unavailable", "timeout"]
-        assert now() == 1 + 0.5 + 2 + 1 + 3
-        assert limited.statuses() == {"judge_unavailable": 1, "timeout": 1, "ok": 1}
-        limited, request = Limited(ScriptedModel([Step(failure="timeout")], settings()), attempts=3), requesting()
-        assert (await limited.fails(request)).was_asked
-        assert [call.status for call in request.failed] == ["timeout", "timeout"], "those before the last one"
-
-    @virtually
     async def test_the_attempts_of_an_evaluation_are_its_calls(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(limited_model, "time", SimpleNamespace(perf_counter=now, time=time.time))
@@ -237,36 +242,6 @@ class TestCalls:
             assessment = await evaluate(catalogue()["safety"], TRACE, limited.model)
         # The pause between is in neither.
         assert [(call.status, call.duration_s) for call in assessment.calls] == [("judge_unavailable", 2), ("ok", 3)]
-
-    @virtually
-    async def test_a_call_refused_by_the_open_circuit_is_no_call(self) -> None:
-        limited, request = Limited(ScriptedModel([Step(failure="judge_rejected")], settings())), requesting()
-        for _ in range(3):
-            error = await limited.fails(request, ERRORS["judge_rejected"])
-        assert (error.was_asked, request.failed, error.retry_after_s) == (False, [], 1.0)
-        assert limited.statuses() == {"judge_rejected": 1}
-        assert limited.page.value("tracejudge_judge_circuit_open", judge_model="m") == 1
-        assessment = await evaluate(catalogue()["safety"], TRACE, limited.model)
-        assert (assessment.reason, assessment.calls, assessment.retry_after_s) == ("judge_rejected", (), 1.0)
-
-    @virtually
-    async def test_a_rate_limit_within_the_patience_is_waited_for(self) -> None:
-        def busy(request: ChatRequest) -> str:
-            if not request.failed:
-                raise ERRORS["rate_limited"]("wait", 4.0)
-            return ANSWER
-
-        limited, request = Limited(ScriptedModel([busy], settings()), attempts=4), requesting()
-        await limited.ask(request)
-        assert ([call.status for call in request.failed], now()) == (["rate_limited"], 4.0)
-
-    @virtually
-    async def test_begins_is_called_when_the_waiting_is_over(self) -> None:
-        begun = list[float]()
-        limited = Limited(slow(seconds=3, max_in_flight=1))
-        request = requesting(begins=lambda: begun.append(now()))
-        await asyncio.gather(*(limited.ask(request) for _ in range(3)))
-        assert begun == [0, 3, 6]
 
     @virtually
     async def test_an_evaluation_that_is_refused_while_others_are_answered_is_a_bad_request_in_the_end(self) -> None:
