@@ -154,7 +154,7 @@ any_verdict = st.builds(
 )
 
 
-@hypothesis_settings(deadline=None, max_examples=100)
+@hypothesis_settings(deadline=None)
 @given(st.lists(any_verdict, min_size=1, max_size=3), st.booleans())
 def test_any_verdict_is_read_as_it_is(verdicts: list[Verdict], explain: bool) -> None:  # noqa: FBT001 - from hypothesis
     verdicts = [SCORED, *verdicts]

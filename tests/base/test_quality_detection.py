@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ DAYS = 10
 LATE_S = 61
 """Buckets are counted when verdicts may no longer come late."""
 Shares = Mapping[Series, float]
+Cells = defaultdict[str, dict[str, bytes]]
 
 
 class Monitored:
@@ -60,12 +62,15 @@ class Monitored:
 
     def write(self, shares: Shares, letter: str = "A", unknown: int = 0, buckets: int = 1) -> None:
         """Write five minutes of verdicts, or so many times as long; of ten judged ones as many more are unknown."""
+        cells: Cells = defaultdict(dict)
+        for _ in range(buckets):
+            self._add(cells, shares, letter, unknown)
         with self._keyspace.client.pipeline(transaction=False) as pipe:
-            for _ in range(buckets):
-                self._add(pipe, shares, letter, unknown)
+            for key, fields in cells.items():
+                pipe.hset(key, mapping=fields)
             pipe.execute()
 
-    def _add(self, pipe: Any, shares: Shares, letter: str, unknown: int) -> None:
+    def _add(self, written: Cells, shares: Shares, letter: str, unknown: int) -> None:
         if self.now % HOUR_S == 0:
             self._hours.clear()
         weight, judged = 2.0 ** (ord(letter) - ord("A")), self._an_hour // 12
@@ -84,9 +89,9 @@ class Monitored:
             cells = ((at.hour_key, at.hour, self._hours[series]), (at.five_key, at.five, (number, passed)))
             for key, bucket, (n, y) in cells:
                 sums = [n, n * weight, y * weight, n * weight**2, y * weight**2]
-                pipe.hset(key, f"{bucket}{letter}", msgspec.msgpack.encode(sums))
+                written[key][f"{bucket}{letter}"] = msgspec.msgpack.encode(sums)
                 if unknown:
-                    pipe.hset(key, f"{bucket}x", msgspec.msgpack.encode([n * unknown / 10] * 3))
+                    written[key][f"{bucket}x"] = msgspec.msgpack.encode([n * unknown / 10] * 3)
         self.now += FIVE_MINUTES_S
 
     def history(self, shares: Shares) -> None:

@@ -44,8 +44,15 @@ _LOOKS = (
 
 
 def with_slow(judges: Mapping[str, Judge]) -> pytest.MarkDecorator:
-    """Run a fifth of the attacks in `make test-all`, another one for each judge, and all in `make test-long`."""
-    rows = [pytest.param(judges[name], (0, 1), id=name) for name in QUICK if name in judges]
+    """Run a fifth of the attacks in `make test-all`, another one for each judge, and all in `make test-long`.
+
+    Of three judges `make test` runs a third, another one for each, and `make test-all` all.
+    """
+    rows = []
+    for third, name in enumerate(name for name in QUICK if name in judges):
+        for part in range(3):
+            marks = () if part == third else pytest.mark.slow("the other attacks")
+            rows.append(pytest.param(judges[name], (part, 3), id=f"{name}, part {part}", marks=marks))
     for number, name in enumerate(name for name in judges if name not in QUICK):
         fifth, whole = pytest.mark.slow("a judge of a form that another one has"), pytest.mark.endurance("all attacks")
         rows.append(pytest.param(judges[name], (number % 5, 5), id=name, marks=fifth))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import table
-from support.cases import each_case
+from support.cases import each_case, in_parts
 from support.processes import slowness
 
 from judges.catalog.ragbench import SPECIAL_WORDS
@@ -277,7 +277,8 @@ HEAVY = {
 }
 
 
-@each_case(("text", "excerpt"), HEAVY.values(), ids=HEAVY)
+@in_parts(3)
+@each_case(("text", "excerpt"), HEAVY.values(), ids=HEAVY, share="share")
 def test_long_and_repetitive_texts_take_no_more_than_their_length(text: str, excerpt: str) -> None:
     start = time.thread_time()
     Source([text]).holds(excerpt)

@@ -118,8 +118,9 @@ def _comparable(trace: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 
 def _name(real_id: str, letter: str, digits: int, names: dict[str, str]) -> str:
     assert re.fullmatch(f"[0-9a-f]{{{digits}}}", real_id)
-    taken = sum(name.startswith(letter) for name in names.values())
-    return names.setdefault(real_id, f"{letter}{taken}")
+    if real_id not in names:
+        names[real_id] = f"{letter}{sum(name.startswith(letter) for name in names.values())}"
+    return names[real_id]
 
 
 def _take_times(record: dict[str, Any], *, ended: bool) -> None:

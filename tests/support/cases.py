@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["CasesFailedError", "each_case", "refuse_shared_state"]
+__all__ = ["CasesFailedError", "each_case", "in_parts", "refuse_shared_state"]
 
 _MAX_NAME = 100
 _RENEWED = {"monkeypatch", "tmp_path", "capsys"}
@@ -75,6 +75,12 @@ def each_case(
         return loop
 
     return decorate
+
+
+def in_parts(count: int) -> pytest.MarkDecorator:
+    """Run one in so many cases of ``each_case(..., share="share")`` in `make test`, and the others in CI only."""
+    others = [pytest.param((part, count), marks=pytest.mark.slow("the other cases")) for part in range(1, count)]
+    return pytest.mark.parametrize("share", [(0, count), *others])
 
 
 def refuse_shared_state(items: Iterable[pytest.Item]) -> None:

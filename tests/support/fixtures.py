@@ -1,5 +1,6 @@
 """Fixtures of all tests: keyspaces on either version of Redis, commands run in this process, pipelines."""
 
+import functools
 import importlib
 import os
 import socket
@@ -21,6 +22,7 @@ from support.pipeline import Pipeline
 from support.processes import PATIENCE_S
 from support.stages import PARTITIONS, IngestHarness, Keyspace, home, make_verdict, three_partitions
 from tracejudge import api
+from tracejudge_worker import replaced_files
 from worker.base.doctor.finding import Check
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.cli import main
@@ -145,12 +147,15 @@ def published(clustered: Run, cluster: Cluster, prefix: str) -> Iterator[list[Ke
 
 
 DOCTORS_TIMEOUTS = ("http_endpoints", "redis_server")
+# Reads the files of all installed distributions, a tenth of a second, and finds the same in each run of a process.
+_replaced_files = functools.cache(replaced_files)
 WORDS_COUNT = (("worker.core.telemetry.health", "HEARTBEAT_MS"), ("worker.base.doctor.command", "HEARTBEAT_MS"))
 
 
 @pytest.fixture
 def _patient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lengthen the doctor's waits and the age of workers' reports: this machine may be busy."""
+    monkeypatch.setattr("worker.base.doctor.command.replaced_files", _replaced_files)
     monkeypatch.setattr(Check.__new__, "__defaults__", (PATIENCE_S,))
     monkeypatch.setattr("worker.base.delivery.otlp_receiver.CHECK_TIMEOUT_S", PATIENCE_S)
     for name in DOCTORS_TIMEOUTS:
