@@ -81,7 +81,7 @@ def test_it_runs_all_parts_and_loses_nothing_when_one_is_killed(up: Up, part: st
             published += 200
             if killed is None:
                 settled(up, published)
-                wait_until(lambda count=published: f"{count} traces" in program.stdout, what="a line with the state")
+                program.wait_for(f"{published} traces")
                 with Program("-m", "worker.cli", *up.options, folder=up.folder) as second:
                     assert second.wait() == 1
                     assert re.search(rf"runs in this folder already, as process {program.pid}$", second.stderr.strip())
