@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from support import replies
 from support.commands import Run, be_present, examined
 from support.endpoint import ChatEndpoint
+from support.fixtures import newest_redis
 from support.passes import add_dead_letter, dead, marks, read_balanced_account
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
@@ -24,13 +25,9 @@ from worker.base.input.unusable import InvalidRecord, UnreadRecord, UnusableInpu
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 
+any_redis_server = newest_redis
+
 SECRET = "the parcel holds a kite"  # noqa: S105 - a text
-
-
-@pytest.fixture
-def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
-    with Keyspace(redis_url, prefix) as keyspace:
-        yield keyspace
 
 
 def leave(keyspace: Keyspace, number: int, **fields: Any) -> str:

@@ -4,11 +4,12 @@ import json
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.commands import Ended, Run, words
+from support.fixtures import newest_redis
 from support.passes import NOTHING, SAFETY, in_batches, take
 from support.pipeline import Pipeline
 from support.pipeline import make_traces as make_long_traces
@@ -24,15 +25,11 @@ from worker.base.replay.replay import ReplayRun
 from worker.core.config.settings import Rule
 from worker.core.storage.client import StoreError
 
+any_redis_server = newest_redis
+
 SINCE = ("replay", "--since", "1h", "--judge", "safety")
 COUNTS = ("traces", "not_matching", "not_read", "cut_off", "chosen", "already_judged", "gathered")
 AWAY = StoreError("Redis does not answer (TimeoutError)")
-
-
-@pytest.fixture
-def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
-    with Keyspace(redis_url, prefix) as keyspace:
-        yield keyspace
 
 
 @pytest.fixture

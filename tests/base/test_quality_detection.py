@@ -3,12 +3,13 @@
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
+from support.fixtures import newest_redis
 from support.stages import Keyspace, make_judged, settings_of
 
 from judges.agreement.shares import ClassSums, SessionSums, Sums, Unjudged
@@ -23,6 +24,8 @@ from worker.base.monitor.incidents import read_examples
 from worker.base.monitor.objectives import Objective
 from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Series, place
 from worker.base.monitor.watch import Silence
+
+any_redis_server = newest_redis  # no script of ours takes part
 
 SERIES = Series("shop", "", "safety", "01234567", "lexical", "safety")
 DAY_S = 24 * HOUR_S
@@ -117,13 +120,6 @@ class Monitored:
                 return self.detector
             assert count < 48 * 12, "not found"
         raise AssertionError
-
-
-@pytest.fixture
-def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
-    """One version of Redis is enough: no script of ours takes part."""
-    with Keyspace(redis_url, prefix) as keyspace:
-        yield keyspace
 
 
 def parts_of(values: str) -> list[Series]:

@@ -6,13 +6,13 @@ answers go through all.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
 from judge_traces import SHORT, table
+from support.cases import in_parts
 
 from judges.core.judge import Judge
 from judges.custom import define
@@ -160,11 +160,4 @@ def members(family: Family) -> Mapping[str, Judge]:
     return {name: judge for name, judge in JUDGES.items() if judge.read is read or name in also}
 
 
-def in_fifths(test: Callable[..., None]) -> Callable[..., None]:
-    """Run every fifth of all pairs in `make test`, another one in `make test-all`, and the others in `make test-long`.
-
-    In each fifth a judge or family meets other cases.
-    """
-    second = pytest.param((2, 5), marks=pytest.mark.slow("other pairs"))
-    others = [pytest.param((number, 5), marks=pytest.mark.endurance("the other pairs")) for number in (1, 3, 4)]
-    return pytest.mark.parametrize("share", [(0, 5), second, *others])(test)
+in_fifths = in_parts(5, rarely=(1, 3, 4))

@@ -57,7 +57,7 @@ Rule = Mapping[str, Any]
 
 
 def scenes() -> Iterator[tuple[str, str, Sequence[Any]]]:
-    """Give API, name and steps of each scene: rules of the endpoint, another model, or a request so many times."""
+    """Yield the API, name and steps of each scene: rules of the endpoint, another model, or repeats of a request."""
 
     def refusing(reply: object, more: Sequence[Any] = ("plain", 5), **rule: object) -> list[Any]:
         return [{"rules": [{**rule, "reply": reply}]}, more]

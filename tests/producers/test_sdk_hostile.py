@@ -248,7 +248,7 @@ FIELDS = Trace.__struct_fields__
 
 
 def run_block(value: Any, **fields: Any) -> None:
-    """Give fields to a block and set its output; `fields` may hold the value as well."""
+    """Set the fields of a block, then its output; `fields` may hold the value as well."""
     with tracejudge.trace(name="n", **fields) as block:
         block.output = value
 

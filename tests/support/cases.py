@@ -7,7 +7,7 @@ worth selecting and distributing by itself (a judge, a server), ``each_case`` fo
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,9 +77,15 @@ def each_case(
     return decorate
 
 
-def in_parts(count: int) -> pytest.MarkDecorator:
-    """Run one in so many cases of ``each_case(..., share="share")`` in `make test`, and the others in CI only."""
-    others = [pytest.param((part, count), marks=pytest.mark.slow("the other cases")) for part in range(1, count)]
+def in_parts(count: int, *, rarely: Collection[int] = ()) -> pytest.MarkDecorator:
+    """Run one in so many cases of ``each_case(..., share="share")`` in `make test`, and the others in CI only.
+
+    Args:
+        count: Number of parts; in each a judge or family of a product of two tables meets other cases.
+        rarely: Parts that only `make test-long` runs.
+    """
+    tiers = [pytest.mark.endurance if part in rarely else pytest.mark.slow for part in range(count)]
+    others = [pytest.param((part, count), marks=tiers[part]("the other cases")) for part in range(1, count)]
     return pytest.mark.parametrize("share", [(0, count), *others])
 
 

@@ -40,6 +40,12 @@ def one_redis(redis_servers: Any) -> EmbeddedRedis:
 
 
 @pytest.fixture
+def newest_redis(redis_server: EmbeddedRedis) -> EmbeddedRedis:
+    """The server of ``redis_url`` alone, for modules that set ``any_redis_server = newest_redis``."""
+    return redis_server
+
+
+@pytest.fixture
 def keyspace(any_redis_url: str, prefix: str) -> Iterator[Keyspace]:
     with Keyspace(any_redis_url, prefix) as keyspace:
         yield keyspace

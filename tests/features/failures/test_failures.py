@@ -19,6 +19,7 @@ import pytest
 from support.board import serving
 from support.commands import Run
 from support.endpoint import ChatEndpoint
+from support.fixtures import newest_redis
 from support.processes import wait_until
 from support.replies import Call, Reply, answers_json
 from support.replies import failing as failing_reply
@@ -47,6 +48,8 @@ from worker.core.config.loading import load
 from worker.core.config.settings import Redact, Settings, SettingsError
 from worker.features.failures.feature import Failures, FailuresKeys
 from worker.features.failures.themes import Themes, find_themes
+
+any_redis_server = newest_redis
 
 HOUR_MS = 3_600_000
 PLANTED = read_table(__file__, "planted")
@@ -95,12 +98,6 @@ def last_hour_ms() -> int:
     if now_ms % HOUR_MS > HOUR_MS - 120_000:
         pytest.skip("two minutes before the end of an hour")
     return now_ms // HOUR_MS * HOUR_MS
-
-
-@pytest.fixture
-def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
-    with Keyspace(redis_url, prefix) as keyspace:
-        yield keyspace
 
 
 @pytest.fixture

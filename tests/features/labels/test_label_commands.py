@@ -8,7 +8,7 @@ import shlex
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -18,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 from support.commands import TRACES, Run, check_commands, write_lines
 from support.decision_endpoint import MODEL, DecisionEndpoint
+from support.fixtures import newest_redis
 from support.stages import Keyspace, make_judged
 from support.tables import as_bytes, expand, read_table
 from support.verdicts import judged, publish
@@ -37,6 +38,8 @@ from worker.core.queue.batch import CascadeStep
 from worker.features.labels.calibration import fit_calibration
 from worker.features.labels.command import Defaults, LineError, LineReader
 from worker.features.labels.fitting import as_toml
+
+any_redis_server = newest_redis
 
 TONES = {"labels": {"kind": 2, "plain": 1, "rude": 0}, "pass": ["kind", "plain"]}
 JUDGES = load_judges(
@@ -62,12 +65,6 @@ FIT = (*CALIBRATE, "--model")
 PLANTED = (("calibrated", 1.0, 0.0), ("overconfident", 0.4, 0.0), ("biased", 1.0, -1.2))
 SAFETY = catalogue()["safety"]
 UNCALIBRATED = SAFETY.for_decisions({}).version
-
-
-@pytest.fixture
-def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
-    with Keyspace(redis_url, prefix) as keyspace:
-        yield keyspace
 
 
 def verdict(number: int, **fields: Any) -> Verdict:

@@ -10,13 +10,13 @@ import re
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from support.commands import TRACES, Run, check_commands
+from support.fixtures import newest_redis
 from support.stages import Keyspace
 from support.tables import as_bytes, check_golden, read_table
 from support.verdicts import DAY_S, NOW, publish, three_weeks, verdict, write_archive
@@ -44,15 +44,11 @@ from worker.features.report.figures import (
 from worker.features.report.html import as_html
 from worker.features.report.text import as_markdown, as_text
 
+any_redis_server = newest_redis
+
 LINE = msgspec.json.encode(verdict(1, NOW))
 PLAIN = json.loads(LINE) | {"started_at": NOW - 9}
 NOWHERE = ("--redis-url", "redis://127.0.0.1:1/0")
-
-
-@pytest.fixture
-def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
-    with Keyspace(redis_url, prefix) as keyspace:
-        yield keyspace
 
 
 def test_wrong_usage_and_nothing_found_are_told(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ def test_losses_that_two_threads_would_say_are_said_once(
     noted: list[int] = [0]
 
     def note(_: object, count: int) -> None:
-        """Let another thread report where the first notes for the first time what it says."""
+        """Make another thread report between the check of the first thread and its note."""
         if count and other.ident is None:
             other.start()
             other.join(0.2)  # it has to wait for the lock
