@@ -18,15 +18,20 @@ help: ## List the targets
 
 setup: $(READY) ## Make the virtual environment with the exact versions of constraints.txt
 
-$(RUNTIME): pyproject.toml producers/pyproject.toml constraints.txt
+# The pip that comes with Python 3.11 takes three times as long to choose versions.
+$(BIN)/pip:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or newer, or say make PYTHON=…"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) pip
+	@touch $@
+
+$(RUNTIME): $(BIN)/pip pyproject.toml producers/pyproject.toml constraints.txt
 	$(INSTALL) -e ./producers -e '.[board]'
 	@touch $@
 
-$(READY): $(RUNTIME)
+$(READY): $(BIN)/pip pyproject.toml producers/pyproject.toml constraints.txt
 	$(INSTALL) -e ./producers -e '.[dev]'
-	@touch $@
+	@touch $(RUNTIME) $@
 
 demo: $(RUNTIME) ## Sample traffic through a real Redis and a real worker, about 30 seconds
 	$(BIN)/tracejudge demo
@@ -56,7 +61,6 @@ style: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
 	$(VERMIN) -t=3.10- producers/tracejudge
-	$(VERMIN) -t=3.11- judges worker tracejudge_worker.py
 	$(BIN)/python -m docs.structure
 
 types: $(READY)
@@ -64,7 +68,7 @@ types: $(READY)
 	$(BIN)/mypy benchmarks docs tests/typed_consumer.py
 
 versions: $(READY)
-	for version in 3.10 3.12 3.13; do $(BIN)/mypy --python-version $$version -p tracejudge || exit 1; done
+	$(BIN)/mypy --python-version 3.10 -p tracejudge
 	$(BIN)/mypy --python-version 3.14 -p tracejudge -p judges -p worker
 
 documents: $(READY)

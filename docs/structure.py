@@ -51,12 +51,12 @@ _ODD_OPENINGS: Final = re.compile(r"(Take|Tell|Give|Say|Let|Note|Have|Hear)s?\b"
 
 
 class Module(NamedTuple):
-    """One Python file of the product: its path, its dotted name, its text and its tree."""
+    """One Python file of the product: its path, its dotted name, its text and all nodes of its tree."""
 
     path: Path
     name: str
     text: str
-    tree: ast.Module
+    nodes: list[ast.AST]
 
 
 class Figure(NamedTuple):
@@ -94,13 +94,13 @@ def modules(folders: Sequence[str] = PRODUCT) -> list[Module]:
         text = path.read_text()
         parts = path.relative_to(ROOT).with_suffix("").parts
         parts = parts[1:] if parts[0] == "producers" else parts
-        found.append(Module(path, ".".join(parts).removesuffix(".__init__"), text, ast.parse(text)))
+        found.append(Module(path, ".".join(parts).removesuffix(".__init__"), text, list(ast.walk(ast.parse(text)))))
     return found
 
 
 def imported(module: Module, names: frozenset[str]) -> Iterator[str]:
     """Yield the product's modules that a module imports."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
@@ -133,7 +133,7 @@ def comment_share(found: list[Module]) -> float:
     comments = lines = 0
     for module in found:
         code: set[int] = set()
-        docstrings = _docstring_lines(module.tree)
+        docstrings = _docstring_lines(module)
         for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
             if token.type == tokenize.COMMENT:
                 comments += not re.match(r"#\s*(noqa|type:|pragma|fmt:|!)", token.string)
@@ -149,8 +149,8 @@ def comment_share(found: list[Module]) -> float:
     return 100 * comments / max(1, lines)
 
 
-def _docstrings(tree: ast.AST) -> Iterator[tuple[ast.Expr, str]]:
-    for node in ast.walk(tree):
+def _docstrings(module: Module) -> Iterator[tuple[ast.Expr, str]]:
+    for node in module.nodes:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.body:
             first = node.body[0]
             if (
@@ -161,13 +161,14 @@ def _docstrings(tree: ast.AST) -> Iterator[tuple[ast.Expr, str]]:
                 yield first, first.value.value
 
 
-def _docstring_lines(tree: ast.AST) -> set[int]:
-    return {line for node, _ in _docstrings(tree) for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+def _docstring_lines(module: Module) -> set[int]:
+    nodes = (node for node, _ in _docstrings(module))
+    return {line for node in nodes for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
 
 
 def odd_docstrings(found: list[Module]) -> float:
     """Share of docstrings of functions and classes that open with a verb of the old manner, in percent."""
-    texts = [text for module in found for _, text in _docstrings(module.tree)]
+    texts = [text for module in found for _, text in _docstrings(module)]
     return 100 * sum(bool(_ODD_OPENINGS.match(text)) for text in texts) / max(1, len(texts))
 
 
@@ -179,22 +180,21 @@ def used_once(found: list[Module]) -> float:
 
 
 def _private(module: Module) -> list[str]:
-    functions = (node for node in ast.walk(module.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    functions = (node for node in module.nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
     return [node.name for node in functions if node.name.startswith("_") and not node.name.startswith("__")]
 
 
 def _used_once(module: Module) -> list[str]:
     counts = Counter(
         node.id if isinstance(node, ast.Name) else node.attr
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, (ast.Name, ast.Attribute))
     )
     return [name for name in _private(module) if counts[name] == 1]
 
 
-def figures(folders: Sequence[str] = PRODUCT) -> list[Figure]:
+def figures(found: list[Module], folders: Sequence[str] = PRODUCT) -> list[Figure]:
     """Measure the text of the files in the folders; the goals are those of the whole product."""
-    found = modules(folders)
     lengths = {path: _length(path) for path in tracked(".py", ".lua", folders=folders)}
     tables = [path for path in tracked(*_TABLES, folders=folders) if not _GENERATED.search(str(path))]
     python = sorted(length for path, length in lengths.items() if path.suffix == ".py" and path.name != "__init__.py")
@@ -259,7 +259,7 @@ def worst(found: list[Module]) -> Iterator[str]:
     """Name what a figure counts against: docstrings in the old manner, private functions used once."""
     for module in found:
         place = module.path.relative_to(ROOT)
-        odd = [node.lineno for node, text in _docstrings(module.tree) if _ODD_OPENINGS.match(text)]
+        odd = [node.lineno for node, text in _docstrings(module) if _ODD_OPENINGS.match(text)]
         names = _used_once(module)
         comments = comment_share([module])
         yield f"{place}: {comments:.1f} comments; odd docstrings at {odd}; used once: {', '.join(names)}"
@@ -272,11 +272,13 @@ def main() -> int:
     parser.add_argument("--save", action="store_true", help="write the values to docs/structure.toml")
     options = parser.parse_args()
     if options.folders:
-        for figure in figures(options.folders):
+        found = modules(options.folders)
+        for figure in figures(found, options.folders):
             print(f"{figure.name:50}{figure.value:>10g}")
-        print("\n".join(worst(modules(options.folders))))
+        print("\n".join(worst(found)))
         return 0
-    measured = [*executed(), *figures(), *beside()]
+    found = modules()
+    measured = [*executed(), *figures(found), *beside()]
     saved = tomllib.loads(_VALUES.read_text(encoding="utf-8"))
     failed = False
     for figure in measured:
@@ -286,7 +288,7 @@ def main() -> int:
         state = "ok" if figure.is_reached else "WORSE" if is_worse else "missed"
         goal = f"{figure.least:g}..{figure.most:g}"
         print(f"{state:7}{figure.name:50}{figure.value:>10g}   goal {goal}, before {before:g}, budget {budget:g}")
-    for pair in mutual_packages(modules()):
+    for pair in mutual_packages(found):
         print("        " + " <-> ".join(pair))
     if options.save:
         lines = [

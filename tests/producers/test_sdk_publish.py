@@ -335,6 +335,17 @@ def test_wrong_feedback_is_a_drop_with_its_cause_and_place(sdk: StartedSdk, capl
     assert all(f"published at {__file__}:" in message for message in caplog.messages)
 
 
+def test_a_number_is_an_id_and_one_of_opentelemetry_is_hexadecimal(sdk: StartedSdk) -> None:
+    for number, written in (
+        (2**64 - 1, str(2**64 - 1)),
+        (2**64, f"{2**64:032x}"),
+        (2**128 - 1, "f" * 32),
+        (2**128, str(2**128)),
+    ):
+        assert tracejudge.publish(trace_id=number, output="a") == written  # type: ignore[arg-type]
+    assert len(sdk.flushed()) == 4
+
+
 @pytest.mark.swallows
 def test_what_has_no_content_is_a_counted_drop_and_the_counts_balance_after_a_flush(sdk: StartedSdk) -> None:
     """What the hash says was sent is what was accepted less what was dropped after."""

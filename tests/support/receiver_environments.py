@@ -20,7 +20,7 @@ def environment(name: str) -> Path:
     with (FOLDER / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
-            subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+            subprocess.run([sys.executable, "-m", "venv", "--clear", "--upgrade-deps", folder], check=True)
             install = [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGES[name]]
             subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
             (folder / "complete").touch()

@@ -33,7 +33,7 @@ from worker.core.config.settings import Rule, Settings, SettingsError
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.health import Heartbeat
 from worker.core.telemetry.metrics import Metrics
-from worker.features.canary.canary import LEAST_BEFORE, OPENS_AT, CanaryWatch, Verdicts, agreement, shift
+from worker.features.canary.canary import OPENS_AT, CanaryWatch, Verdicts, agreement, shift
 from worker.features.canary.canary_file import CANARY_SERVICE, Canary
 from worker.features.canary.feature import CanaryKeys
 
@@ -339,12 +339,13 @@ def test_the_probability_is_that_of_beta_binomial_sums() -> None:
 
 def test_a_single_trace_or_a_short_history_is_no_drift() -> None:
     never = [0] * 20
-    before, history = traces(*never, total=168), LEAST_BEFORE - 1
+    before = traces(*never, total=168)
     for recent, earlier, is_drift in (
         (traces(6, *never[1:], total=6), before, False),
         (traces(6, 6, *never[2:], total=6), before, True),
         (traces(*never, total=6), traces(*[84] * 20, total=168), False),
-        (traces(6, 6, 6, total=6), traces(0, 0, 0, total=history), None),
+        (traces(6, 6, 6, total=6), traces(0, 0, 0, total=11), None),
+        (traces(6, 6, 6, total=6), traces(0, 0, 0, total=12), True),
         (traces(6, 6, total=6), {}, None),
     ):
         drift = shift(recent, earlier)

@@ -39,6 +39,7 @@ from worker.features.cascades.shares import (
     floor_field,
     rate_field,
     read_factors,
+    read_of_day,
     second_rate,
     uncertainty,
 )
@@ -50,7 +51,7 @@ BAND = Cascade("first", "second", uncertain=(0.2, 0.8), audit=0.02)
 BOTH: dict[str, Any] = {"first": "cheap", "then": "strong", "rate": 0.4}
 DATA = Path(__file__).parent / "data"
 CHEAP = ModelSettings(provider="decisions", base_url="http://localhost", model="cheap")
-STRONG = ModelSettings(provider="scripted", model="strong")
+STRONG = ModelSettings(provider="scripted", model="strong", price=Price(1.0, 2.0))
 RATE = 0.4
 SETTINGS: dict[str, Any] = {
     "models": {"default": MODEL, "cheap": CHEAP, "strong": STRONG},
@@ -154,6 +155,11 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(keyspace: Keyspace, new_
     )
     assert estimate is not None
     gauge_values = gauges(keyspace, worker.settings)
+    costs = read_of_day(keyspace.store, "cascade_cost", keyspace.client.time()[0])
+    assert sum(count for (*_, name), count in costs.items() if name == "number") == len(second)
+    usd = sum(count for (*_, name), count in costs.items() if name == "usd") / NANO
+    assert usd == pytest.approx(sum(verdict.cost_usd or 0 for verdict in second), abs=1e-6)
+    assert usd > 0
     names = ("quality_corrected_share", "quality_corrected_lower", "quality_corrected_upper")
     # The sums are counted in millionths.
     assert [gauge_values[name, "cascade"] for name in names] == pytest.approx(estimate.interval, abs=1e-5)
@@ -311,9 +317,8 @@ def test_lint_shows_the_line_of_a_cascade_that_cannot_be_kept_or_does_not_pay(tm
 
 def test_a_cascade_with_a_budget_spends_it(keyspace: Keyspace) -> None:
     """A day whose traffic rises and falls by a factor of four, counted and steered every twenty minutes."""
-    paid = {**SETTINGS["models"], "strong": structs.replace(STRONG, price=Price(1.0, 2.0))}
     cascade = Cascade("cheap", "strong", usd_per_day=12.0)
-    settings = settings_of(keyspace, **{**SETTINGS, "models": paid, "cascades": {"both": cascade}})
+    settings = settings_of(keyspace, **{**SETTINGS, "cascades": {"both": cascade}})
     now, spent, cost = 1_764_000_000.0, [0.0, 0.0], 0.01
     watch = CascadeWatch(monitor_parts(keyspace, settings), lambda: now)
     for step in range(2 * 72):

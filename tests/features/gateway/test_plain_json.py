@@ -17,6 +17,9 @@ from support.processes import wait_until
 from support.tables import as_bytes, read_table
 
 from tracejudge.dialects import builtin
+from support.stages import Keyspace, settings_of
+
+from tracejudge.delivery.buffer import Entry, Kind
 from tracejudge.dialects.unread import Unread
 from worker.base.input.unusable import UnreadRecord, UnusableInput, read_invalid, read_unread
 from worker.cli import main
@@ -25,6 +28,7 @@ from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.features.gateway.admission import Client, Form, GatewayMetrics, Instrumentations, Loss, Losses, RefusedError
 from worker.features.gateway.intake import Encoder, Intake, read_intake, sdk_settings
+from worker.features.gateway.publishing import Capacity
 
 
 def intake(
@@ -88,6 +92,15 @@ def test_names_beyond_a_thousand_are_counted_and_left_out(place: str) -> None:
     assert 999 <= len(trace["tags"]) <= 1_001
     assert intake_result.reply()["left_out"] == [{"field": "tags", "type": "object", "count": 1}]
     assert "a text" not in json.dumps(intake_result.reply())
+
+
+def test_each_partition_has_its_own_room(keyspaces: list[Keyspace]) -> None:
+    capacity = Capacity(settings_of(keyspaces[0], max_stream=100), [keyspace.store for keyspace in keyspaces])
+    capacity.take([Entry(Kind.TRACE, b"{}", place) for place in range(1, 300, 3)])
+    with pytest.raises(RefusedError):
+        capacity.take([Entry(Kind.TRACE, b"{}", 301)])
+    capacity.take([Entry(Kind.TRACE, b"{}", place) for place in (300, 302)])
+    assert capacity.room == 99
 
 
 def test_the_cause_of_a_refusal_names_no_unknown_name() -> None:

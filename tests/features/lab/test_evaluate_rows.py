@@ -23,6 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import each_case
 from support.commands import Run, labelled, scripted, write_lines
+from support.endpoint import ChatEndpoint
+from support.replies import Reply
 from support.tables import expand, read_table
 from support.virtual_time import run_virtually
 
@@ -173,6 +175,18 @@ def test_results_keep_the_order_and_the_window_is_never_exceeded(delays: list[in
     asyncio.run(in_order(each([*range(len(delays))]), work, lambda _, details: kept.append(details), window=window))
     assert kept == [*range(len(delays))]
     assert most <= window
+
+
+def test_rows_wait_while_too_many_bytes_are_under_way(
+    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The window is 64 MiB, which no test reads.
+    monkeypatch.setattr("worker.features.lab.offline._WINDOW_BYTES", 1)
+    model = {"provider": "openai", "base_url": endpoint.base_url, "model": "m"}
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
+    endpoint.behaviour = Reply(YES, delay_s=0.02)
+    ended = run("evaluate", write_lines("t.jsonl", [labelled(None) for _ in range(4)]), "--judge", "safety")
+    assert (ended.code, endpoint.count, endpoint.max_in_flight) == (0, 4, 1)
 
 
 def test_a_result_that_is_ready_at_the_cancellation_is_kept() -> None:

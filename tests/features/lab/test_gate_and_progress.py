@@ -50,6 +50,8 @@ def test_the_exit_code_is_that_of_the_limits(judged: Any) -> None:
         assert share is not None
         assert f"{share.lowest:.1%} to {share.highest:.1%} with 95 % confidence" in words(ended.out), name
         assert ("without a score may be either" in words(ended.out)) == ("-" in results), name
+    (finding,) = judged("-" * 60, FAIL_UNDER, "safety=0.9", "--json").document["gate"]
+    assert (finding["result"], finding["limits"]) == ("undecided", [0, 1]), "no row has a score"
     ended = judged("", FAIL_UNDER, "safety=0.9")
     assert (ended.code, ended.out, words(ended.err)) == (1, "", "nothing was scored: there was no trace")
 
