@@ -186,7 +186,7 @@ def test_rows_wait_while_too_many_bytes_are_under_way(
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
     endpoint.behaviour = Reply(YES, delay_s=0.02)
     ended = run("evaluate", write_lines("t.jsonl", [labelled(None) for _ in range(4)]), "--judge", "safety")
-    assert (ended.code, endpoint.count, endpoint.max_in_flight) == (0, 4, 1)
+    assert (ended.code, len(endpoint.calls), endpoint.max_in_flight) == (0, 4, 1)
 
 
 def test_a_result_that_is_ready_at_the_cancellation_is_kept() -> None:
