@@ -290,19 +290,25 @@ def test_curl(start: Start, stored: Stored, tmp_path: Path) -> None:
         run_block(text, tmp_path / "example", variables | {"TOKEN": "wrong"})
 
 
-@pytest.mark.slow("starts Node.js and Java")
-def test_programs_of_the_page_about_other_languages(start: Start, stored: Stored, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("node", marks=pytest.mark.slow("starts Node.js")),
+        pytest.param("java", marks=pytest.mark.endurance("compiles a program for 4 s of CPU")),
+    ],
+)
+def test_programs_of_the_page_about_other_languages(start: Start, stored: Stored, tmp_path: Path, command: str) -> None:
     gateway = start(tokens={"shop": {"token_env": "SHOP_TOKEN"}}, env={"SHOP_TOKEN": TOKEN})
     variables = {"GATEWAY": gateway.url, "TOKEN": TOKEN}
     page = (EXAMPLES.parent / "gateway.md").read_text(encoding="utf-8")
     programs_of_page = re.findall(r"^`([\w.]+)`, run by `(\w+) .*?^```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert [command for _, command, _ in programs_of_page] == ["node", "java"]
-    for number, (name, command, text) in enumerate(programs_of_page, 1):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        run_block(f"{command} {name}", tmp_path, variables)
-        trace = stored.wait(number)[number - 1]
-        sent = [trace.get(key) for key in ("service", "input", "output", "context", "session_id")]
-        assert sent == ["shop-bot", "When do you open?", "At nine.", ["We open at nine."], "chat-17"], name
+    assert [program for _, program, _ in programs_of_page] == ["node", "java"]
+    ((name, _, text),) = (each for each in programs_of_page if each[1] == command)
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    run_block(f"{command} {name}", tmp_path, variables)
+    (trace,) = stored.wait(1)
+    sent = [trace.get(key) for key in ("service", "input", "output", "context", "session_id")]
+    assert sent == ["shop-bot", "When do you open?", "At nine.", ["We open at nine."], "chat-17"]
 
 
 def test_fastapi_and_a_worker(stored: Stored, variables: dict[str, str], tmp_path: Path, stack: ExitStack) -> None:

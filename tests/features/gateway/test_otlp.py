@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
-from clients.replay import described, recorded, table, trace_ids
 from gateway_parts import Call, GatewayProcess, Start, Stored, gzipped, request_of
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -198,7 +196,7 @@ def _two_traces(mark: str) -> ExportTraceServiceRequest:
 def test_texts_that_are_no_utf8_cost_no_span(start: Start, stored: Stored) -> None:
     gateway = start(**FAST)
     count = 0
-    for broken, written in ((b"\xed\xa0\xbd", "\\ud83d"), (b"\xff\xff\xff", "\\udc00x"), (b"\xc3\xc3\xc3", "\\ud83dx")):
+    for broken, written in ((b"\xed\xa0\xbd", "\\ud83d"), (b"\xff\xff\xff", "\\udc00x")):
         for media in (PROTOBUF, "application/json"):
             content = _two_traces("XXX").SerializeToString().replace(b"XXX", broken)
             if media != PROTOBUF:
@@ -308,15 +306,15 @@ def test_a_table_of_a_user_is_read_beside_the_configuration(start: Start, stored
 
 def test_an_instrumentation_without_content_is_told_once_with_its_setting(start: Start, stored: Stored) -> None:
     gateway = start(gather_s=0.1, gather_max_s=1.0)
-    scopes = ("genai", "gen:ai", "g" * 118)
+    scopes = ("gen:ai", "g" * 118)
     for number, scope in enumerate(2 * scopes, start=1):
         request = _unknown_call(scope, gen_ai__operation__name="chat", gen_ai__request__model="m")
         assert _post(gateway, request).content == b""
         stored.wait(number)
     setting = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY"
     told = {("no_content", f"spans of {scope}: they hold no content; set {setting}") for scope in scopes}
-    assert {(record.reason, record.detail) for record in stored.invalid(3)} == told
-    assert len(stored.invalid(3)) == 3
+    records = stored.invalid(2)
+    assert ({(record.reason, record.detail) for record in records}, len(records)) == (told, 2)
 
 
 def test_a_full_gathering_refuses_until_there_is_room(start: Start, stored: Stored) -> None:
@@ -329,25 +327,3 @@ def test_a_full_gathering_refuses_until_there_is_room(start: Start, stored: Stor
     for content in refused:
         wait_until(lambda content=content: _post(gateway, content).status_code == 200, what="room for the next trace")
     assert len({trace["trace_id"] for trace in stored.wait(10)}) == 10
-
-
-@pytest.mark.parametrize("name", ["langgraph", "openai_v2_logs", "pydantic_ai"])
-def test_recorded_requests_of_clients_become_traces(start: Start, stored: Stored, name: str) -> None:
-    gateway = start(gather_s=0.5, gather_max_s=5.0)
-    bodies = recorded(name)
-    for traces, logs in bodies.values():
-        # Log events come before their spans, and after them.
-        for path, body in (("/v1/logs", logs), ("/v1/traces", traces)):
-            reply = gateway.post(path, gzipped(body), PROTOBUF, Content_Encoding="gzip")
-            assert (reply.status_code, reply.content) == (200, b"")
-    expected = table(name)["arrived"]
-    entries = sorted(stored.wait(sum(map(len, expected.values()))), key=lambda trace: trace["started_at"])
-    arrived: dict[str, list[dict[str, Any]]] = {}
-    for scenario, (traces, _) in bodies.items():
-        ids = trace_ids(traces)
-        own = [trace for trace in entries if trace["trace_id"] in ids]
-        assert all(trace.pop("service") for trace in own)
-        assert len({trace.pop("id") for trace in own}) == len(own)
-        names = {"environment", "release"}
-        arrived[scenario] = [described({key: trace[key] for key in trace.keys() - names}) for trace in own]
-    assert arrived == expected

@@ -27,7 +27,7 @@ from support.commands import (
 )
 from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
-from support.replies import failing, gathering, hangs, sequence, slow, yes_no
+from support.replies import failing, hangs, sequence, slow, yes_no
 from support.stages import make_verdict
 from support.tables import read_table
 
@@ -44,7 +44,6 @@ from worker.core.config.settings import Settings
 from worker.features.lab.offline import Offline, OfflineGraders, Panel
 from worker.features.lab.summary import JudgeSum, judge_line
 
-SUPPORT = SAMPLES / "support-bot.jsonl"
 OUTPUT = ("--output", "out.jsonl")
 PANEL = "majority(a,b,c)"
 TOGETHER = ("--model", "two", "--model", "one", "--model", "three", "--combine", "majority")
@@ -112,34 +111,18 @@ def test_a_verdict_is_the_worker_s(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert (verdict.details.keys(), verdict.user_id not in {None, "u1"}) == ({"row"}, True)
 
 
-def test_every_judge_judges_offline_in_the_order_of_the_file(run: Run) -> None:
-    trace = read_table(__file__, "evaluate_trace")
-    file = write_lines("t.jsonl", [labelled(None, **{**trace, "trace_id": f"{number}"}) for number in range(2)])
-    options = [option for name in (*catalogue(), "safety") for option in ("--judge", name)]
-    assert run("evaluate", file, *options, *OUTPUT).code == 0
-    found = [(verdict.trace_id, verdict.judge, verdict.outcome, verdict.metrics) for verdict in written()]
-    expected = [(name, "scored", judge.metric_names) for name, judge in catalogue().items()]
-    assert found == [(number, *each) for number in "01" for each in expected]
-
-
 def test_calls_in_flight_are_bounded_and_a_429_costs_none(
     run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endpoint.behaviour = gathering(3, slow(0.02))
-    monkeypatch.setenv("TRACEJUDGE_MODELS", served_by(endpoint, max_in_flight=3))
-    context = [f"Document {number}." for number in range(5)]
-    traces = [labelled(None, input="What?", context=context) for _ in range(6)]
-    assert run("evaluate", write_lines("t.jsonl", traces), "--judge", "retrieval_relevance").code == 0
-    assert (len(endpoint.calls), endpoint.max_in_flight) == (30, 3)
-    endpoint.forget()
     monkeypatch.setattr(client, "_FIRST_BACKOFF_S", 0.001)
     busy = failing(429, retry_after=0)
-    endpoint.behaviour = sequence(yes_no(), busy, busy, yes_no(), failing(503), yes_no())
-    monkeypatch.setenv("TRACEJUDGE_MODELS", served_by(endpoint, max_in_flight=4))
+    endpoint.behaviour = slow(0.01, sequence(yes_no(), busy, busy, yes_no(), failing(503), yes_no()))
+    monkeypatch.setenv("TRACEJUDGE_MODELS", served_by(endpoint, max_in_flight=3))
     ended = run("evaluate", write_lines("t.jsonl", outputs(*"abcdef")), "--judge", "safety", *OUTPUT)
     assert ended.code == 0
     assert [(each.trace_id, each.outcome) for each in written()] == [(f"{number}", "scored") for number in range(6)]
     assert sum(verdict.attempts for verdict in written()) == len(endpoint.calls) == 9
+    assert 1 < endpoint.max_in_flight <= 3
 
 
 def test_the_summary_is_one_document(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,15 +139,6 @@ def test_the_summary_is_one_document(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert ended.document["seconds"] > 0
     assert (row["mean_seconds"] > 0, row["mean_waited_seconds"] >= 0) == (True, True)
     assert row["version"] == catalogue()["safety"].version
-
-
-def test_descriptive_metrics_have_a_mean_and_no_share(run: Run) -> None:
-    (row,) = run("evaluate", SUPPORT, "--judge", "ragbench", "--json").document["judges"]
-    assert list(row["metrics"]) == ["relevance", "utilization", "completeness", "adherence"]
-    assert [values["share_passed"] is None for values in row["metrics"].values()] == [True, True, True, False]
-    assert all(0 <= values["mean"] <= 1 for values in row["metrics"].values())
-    # Completeness has no value where no sentence is relevant.
-    assert [values["scored"] == 21 for values in row["metrics"].values()] == [True, True, False, True]
 
 
 def test_the_summary_for_people_has_a_table_and_a_line_for_each_judge(run: Run) -> None:
@@ -192,7 +166,7 @@ def test_bad_lines_are_named_and_the_good_ones_judged(run: Run, monkeypatch: pyt
     good, long = labelled(None), labelled(None, output="SECRET" * 1000)
     no_output, no_id = labelled(None, output=None), labelled(None, trace_id="")
     records = [good, b"", b"{SECRET", no_output, b'{"output": "\xff"}', no_id, long, b"   ", good]
-    ended = run("evaluate", write_lines("t.jsonl", records), "--judge", "safety", *OUTPUT)
+    ended = run("evaluate", write_lines("t.jsonl", records), "--judge", "safety", "--judge", "safety", *OUTPUT)
     assert ended.code == 1
     assert [line.rstrip() for line in ended.err.splitlines() if line.startswith("line ")] == [
         "line 3: is not JSON",

@@ -124,7 +124,7 @@ def toml(value: object) -> str:
     return value.isoformat()  # type: ignore[attr-defined, no-any-return] # a date or a time
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([*BASES]), st.data())
 def test_no_value_breaks_the_start(name: str, data: st.DataObject) -> None:
     base = BASES[name]

@@ -91,7 +91,7 @@ def numbers_of(row: Row) -> list[float]:
 
 def test_figures_of_buckets_outbox_and_archives_are_those_of_the_verdicts(keyspace: Keyspace, tmp_path: Path) -> None:
     tags = [{"prompt_version": "v1", "plan": name} for name in ("shop", "bot")]
-    verdicts = [structs.replace(each, tags=tags[each.service == "bot"]) for each in three_weeks(1_500)]
+    verdicts = [structs.replace(each, tags=tags[each.service == "bot"]) for each in three_weeks(700)]
     publish(keyspace, verdicts, segments=("release",))
     report = from_redis(keyspace, scope("service", "environment"))
     rows = [row for row in report.rows if row.labels["metric"] == "safety"]
@@ -246,21 +246,6 @@ def test_a_corrected_share_stands_beside_the_raw_one(keyspace: Keyspace) -> None
     assert "not_corrected" in codes(report)
 
 
-def test_labels_of_a_part_of_the_time_do_not_correct_the_rest(keyspace: Keyspace) -> None:
-    """A hundred labels of the first two days of a week; the report names the time without any, and what to do."""
-    verdicts = [verdict(number, NOW - 1_200 * number, passed=number % 5 > 0) for number in range(1, 500)]
-    publish(keyspace, verdicts)
-    first = [each for each in verdicts if each.started_at < NOW - 5 * DAY_S]
-    write_labels(keyspace.store, [Label(each.trace_id, "safety", "safety", passed=True, drawn=0.9) for each in first])
-    attach(keyspace.store, verdicts)
-    report = from_redis(keyspace, scope("service", shift_s=None))
-    assert report.rows[0].corrected == []
-    (text,) = (limit.text for limit in report.limits if limit.code == "not_corrected")
-    assert "not corrected by labels: No label is of the time " in text
-    assert "which has 72% of the judged traffic. Label verdicts that are drawn from all of the time" in text
-    assert ", or use the share of the labelled part: 100.0% (" in text
-
-
 CHEAP = ModelSettings(provider="decisions", base_url="http://localhost", model="cheap")
 STRONG = ModelSettings(provider="scripted", model="strong")
 SETTINGS: dict[str, Any] = {
@@ -271,12 +256,12 @@ SETTINGS: dict[str, Any] = {
 
 
 def traffic() -> list[Verdict]:
-    """Verdicts of three days: weights, sessions, refusals, and second judgings, some of them refused or away."""
+    """Verdicts of two days: weights, sessions, refusals, and second judgings, some of them refused or away."""
     random_ = random.Random(37)
     verdicts = []
-    for number in range(3_000):
+    for number in range(1_500):
         # None in the last hour: the window of the gauges is the day.
-        at = NOW - 3 * DAY_S + (3 * DAY_S - 3_700) * number / 3_000
+        at = NOW - 2 * DAY_S + (2 * DAY_S - 3_700) * number / 1_500
         w, refused = random_.choice((1.0, 2.0, 8.0)), random_.random() < 0.03
         g = random_.choice((0.2, 0.7, 0.97))
         scores = (Score("safety", g, passed=g > 0.5, probability=g),)
@@ -369,8 +354,8 @@ def test_report_gauges_and_board_agree_to_the_last_digit(keyspace: Keyspace) -> 
 
 def test_intervals_of_differences_cover_and_are_newcombe_s() -> None:
     for pair, (name, make) in zip(itertools.cycle(coverage.PAIRS), coverage.PAIR_DESIGNS.items(), strict=False):
-        # Within what three standard errors of 250 runs allow around what 2,000 runs reach, 94.4 to 96.6 %.
-        assert 0.91 <= coverage.difference_coverage(make, *pair, 250) <= 0.99, (name, pair)
+        # 2,000 runs reach 94.4 to 96.6 %; the standard error of 120 runs is 2 %.
+        assert 0.89 <= coverage.difference_coverage(make, *pair, 120) <= 1, (name, pair)
     for a, m, b, n in ((56, 70, 48, 80), (9, 10, 3, 10), (400, 400, 395, 400), (0, 20, 7, 9)):
         corrected = difference(wilson(a / m, m), wilson(b / n, n))
         expected = proportion.confint_proportions_2indep(a, m, b, n, method="newcomb", compare="diff")
