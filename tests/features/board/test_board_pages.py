@@ -94,7 +94,9 @@ def test_a_verdict_without_the_images_or_the_text_of_its_trace_is_marked(
     assert "Of the other span." not in pages[2]
 
 
-def test_every_page_has_strict_security_headers(board: httpx.Client, verdicts: list[Any]) -> None:
+def test_every_page_has_strict_security_headers_and_no_form_of_another_site_or_user_is_accepted(
+    board: httpx.Client, verdicts: list[Any], store: Store
+) -> None:
     paths = ("/", "/verdicts", "/funnel", "/labels", f"/verdicts/{verdicts[0].evaluation_id}", "/none", "/verdicts/x")
     for path in paths:
         reply = board.get(path)
@@ -114,18 +116,12 @@ def test_every_page_has_strict_security_headers(board: httpx.Client, verdicts: l
     tags = (board.get("/verdicts").headers["etag"] for _ in range(5))
     again = (board.get("/verdicts", headers={"If-None-Match": tag}) for tag in tags)
     assert any((each.status_code, each.content) == (304, b"") for each in again)
-
-
-def test_a_verdict_shows_sentences_with_signs_and_links_to_evidence(board: httpx.Client, verdicts: list[Any]) -> None:
-    shown = verdicts[: len(JUDGES)]
-    pages = {verdict.judge: board.get(f"/verdicts/{verdict.evaluation_id}").text for verdict in shown}
-    # A judge that answers yes or no names the sentence in its reason only.
-    for judge, patterns in TABLES["sentences"].items():
-        assert [pattern for pattern in patterns if not re.search(pattern, pages[judge])] == [], judge
-    page = pages["facts_grounding"]
-    absent = [each.judge for each in shown if f'href="/verdicts/{each.evaluation_id}" title=' not in page]
-    assert absent == [], "the results of all judges are one click away"
-    assert "another version" not in page
+    fields = question(board, **{"as": "ada"})
+    for change, headers, status in TABLES["refused forms"]:
+        data = {"opinion": "pass", **fields, **{name: expand(text) for name, text in change.items()}}
+        assert board.post("/labels", data=data, headers=headers).status_code == status, change
+    assert read_answers(store) == {}
+    assert board.put("/labels").status_code in {404, 405}
 
 
 def test_markdown_is_rendered_without_html_links_and_images_and_marks_stay_in_their_place(
@@ -191,7 +187,19 @@ def test_a_series_says_what_is_not_told_and_that_it_declines(
     assert page.count("falls by 0.9 points a week (-1.3 to -0.5) since about") == 2, "in the text and in the chart"
 
 
-def test_filters_and_pages_of_the_list(board: httpx.Client, store: Store, prefix: str) -> None:
+def test_verdicts_show_sentences_with_evidence_and_are_filtered(
+    board: httpx.Client, store: Store, prefix: str, verdicts: list[Any]
+) -> None:
+    shown = verdicts[: len(JUDGES)]
+    pages = {verdict.judge: board.get(f"/verdicts/{verdict.evaluation_id}").text for verdict in shown}
+    # A judge that answers yes or no names the sentence in its reason only.
+    for judge, patterns in TABLES["sentences"].items():
+        assert [pattern for pattern in patterns if not re.search(pattern, pages[judge])] == [], judge
+    page = pages["facts_grounding"]
+    absent = [each.judge for each in shown if f'href="/verdicts/{each.evaluation_id}" title=' not in page]
+    assert absent == [], "the results of all judges are one click away"
+    assert "another version" not in page
+
     def rows(**query: str) -> list[tuple[str, str]]:
         """List the links of the rows with their judges that do not pass."""
         page = board.get("/verdicts", params=query).text
@@ -359,16 +367,6 @@ def test_a_trace_far_away_is_searched_on_demand(redis: Redis, redis_url: str, pr
         assert ANSWER not in page
         (link,) = re.findall(r'href="([^"]+)" rel="nofollow"', page)
         assert ANSWER in client.get(html.unescape(link)).text
-
-
-def test_a_form_of_another_site_or_user_changes_nothing(board: httpx.Client, store: Store) -> None:
-    fields = question(board, **{"as": "ada"})
-    for change, headers, status in TABLES["refused forms"]:
-        change = {name: expand(text) for name, text in change.items()}  # noqa: PLW2901
-        reply = board.post("/labels", data={"opinion": "pass", **fields, **change}, headers=headers)
-        assert reply.status_code == status, change
-    assert read_answers(store) == {}
-    assert board.put("/labels").status_code in {404, 405}
 
 
 def test_the_board_requires_a_token_with_access(redis_url: str, prefix: str, tmp_path: Path) -> None:

@@ -246,8 +246,6 @@ def test_settings_make_another_version(endpoint: ChatEndpoint) -> None:
 
 def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEndpoint) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    pd = pytest.importorskip("pandas")
-    odd = pd.DataFrame({"inputs": ["Who?"], "when": [object()]})
     row, lacking = {**ROW, "model": "lexical"}, {"expectations": {"expected_respons": "x"}}
     call: Any = groundedness
     rate: Any = evaluate
@@ -261,8 +259,6 @@ def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEn
         (ValueError, 'give model="openai:/NAME"', lambda: call(**ROW)),
         (ValueError, "type object cannot be read", lambda: call(outputs=object(), model="lexical")),
         (ValueError, "row 1: ", lambda: rate([ROW, {"context": [{}]}], call, "lexical")),
-        (ValueError, "when: a value of type object cannot be read", lambda: rate(odd, call, "lexical")),
-        (ValueError, "rename some to inputs, outputs", lambda: rate(odd[["when"]].astype(str), safety, "lexical")),
         (ValueError, "the same name", lambda: evaluate_all([ROW], [safety, safety], "lexical")),
         (ValueError, "part: unknown key; did you mean parts?", lambda: safety.configured(part=["input"])),
         (ValueError, "temperature: must be a number", lambda: safety.configured(temperature=3)),
@@ -307,6 +303,13 @@ def test_a_pandas_frame_gains_columns_and_keeps_its_index() -> None:
     assert {"facts_grounding_grounded", "facts_grounding_supported_share", "facts_grounding_passed"} <= {*judged}
     again = asyncio.run(evaluate_aio(judged, groundedness, "lexical"))
     assert again.equals(judged), "judging again replaces the columns"
+    odd = pd.DataFrame({"inputs": ["Who?"], "when": [object()]})
+    for rows, fix in (
+        (odd, "when: a value of type object cannot be read"),
+        (odd[["when"]].astype(str), "rename some to inputs, outputs"),
+    ):
+        with pytest.raises(ValueError, match=fix):
+            evaluate(rows, safety, "lexical")
 
 
 def test_a_polars_frame_gains_columns() -> None:

@@ -32,10 +32,10 @@ from support.stages import make_verdict
 from support.tables import read_table
 
 from judges.calling.runs import JudgeRunner
-from judges.core.model import ChatRequest, ChatResponse, ModelSettings
+from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Verdict, evaluation_id, session_evaluation_id
 from judges.endpoints import client
-from judges.models.scripted import ScriptedModel
+from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
 from tracejudge import Trace
 from worker.base.commands.trace_files import Output
@@ -288,48 +288,32 @@ def test_each_model_has_a_verdict_and_one_more_combines_them(run: Run) -> None:
     assert [verdict.judge_model for verdict in written()] == ["b", "lexical"] * 2, "without a way to combine"
 
 
-class Hanging(ScriptedModel):
-    """Answers yes to some texts, and never answers the others."""
-
-    def __init__(self, name: str, *texts: str) -> None:
-        super().__init__([answering("yes")[0]["text"]], ModelSettings(provider="scripted", model=name))
-        self._texts = texts
-        self.answered = asyncio.Event()
-
-    async def complete(self, request: ChatRequest) -> ChatResponse:
-        if not any(text in request.messages[1].content for text in self._texts):
-            await asyncio.Future()
-        self.answered.set()
-        return await super().complete(request)
-
-
-async def cut_short(*models: Hanging) -> list[Verdict]:
-    """Judge two traces, end it as Ctrl-C does once the last model has answered, and give what was written."""
-    members = [JudgeRunner(model) for model in models]
-    together = Panel(make_panel("majority", [grader.judge_model for grader in members]), members)
-    graders = OfflineGraders(members, {"safety": (*members, together)})
-    offline = Offline(
-        Settings(), [catalogue()["safety"]], graders, on_invalid_line=lambda *_: None, advance=lambda *_: None
-    )
-    out = io.BytesIO()
-    lines = [labelled(None, trace_id=f"{number}", id=f"{number}", output=f"text {number}") for number in range(2)]
-    source = io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-    running = asyncio.ensure_future(offline.run(source, Output(out, "out")))
-    await models[-1].answered.wait()
-    for _ in range(50):
-        await asyncio.sleep(0)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    return [msgspec.json.decode(line, type=Verdict) for line in out.getvalue().splitlines()]
-
-
-def test_an_interrupted_run_does_not_combine_incomplete_written() -> None:
+def test_an_interrupted_run_does_not_combine_incomplete_verdicts() -> None:
     """What is ready is written; but no verdict is made of what models said on different traces, or only some said."""
+    yes = answering("yes")[0]["text"]
+    first, second = (yes, Step(text=yes, delay_s=1000.0)), (Step(text=yes, delay_s=1000.0), yes)
 
-    async def run(others: str) -> list[Verdict]:
-        return await cut_short(Hanging("a", others), Hanging("b", "text 0"), Hanging("c", "text 1"))
+    async def judged(*answers: tuple[str | Step, ...]) -> list[tuple[str, str]]:
+        """Judge two traces by models that answer about one of them each, and end it as Ctrl-C does."""
+        settings = [ModelSettings(provider="scripted", model=name) for name in "abc"]
+        models = [ScriptedModel(steps, each) for steps, each in zip(answers, settings, strict=True)]
+        members = [JudgeRunner(model) for model in models]
+        together = Panel(make_panel("majority", [grader.judge_model for grader in members]), members)
+        graders = OfflineGraders(members, {"safety": (*members, together)})
+        unheard: Any = {"on_invalid_line": lambda *_: None, "advance": lambda *_: None}
+        source = io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in outputs("text 0", "text 1")))
+        out = io.BytesIO()
+        offline = Offline(Settings(), [catalogue()["safety"]], graders, **unheard)
+        running = asyncio.ensure_future(offline.run(source, Output(out, "out")))
+        await asyncio.to_thread(wait_until, lambda: sum(len(model.requests) for model in models) == 6)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        verdicts = [msgspec.json.decode(line, type=Verdict) for line in out.getvalue().splitlines()]
+        return [(verdict.trace_id, verdict.judge_model) for verdict in verdicts]
 
-    for others in ("text 0", "text 1"):
-        written = [(verdict.trace_id, verdict.judge_model) for verdict in asyncio.run(run(others))]
-        assert written == sorted([(others[-1], "a"), ("0", "b"), ("1", "c")]), others
+    for own, number in ((first, "0"), (second, "1")):
+        expected = sorted([(number, "a"), ("0", "b"), ("1", "c")])
+        assert asyncio.run(judged(own, first, second)) == expected, number

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from support.commands import (
-    BROKEN,
     SAMPLES,
     Run,
     check_commands,
@@ -92,6 +91,13 @@ def test_reasons_bad_lines_and_unknown_judges_are_told(run: Run, monkeypatch: py
     assert run(*SAFETY, by_tag, "--by", "safe", "--json").document["version"] == catalogue()["safety"].version
     known = f"there is no judge 'zzz'; known are {', '.join(sorted(catalogue()))}"
     assert known in words(run("judges", "test", "zzz", "t.jsonl", "--label", "safe").err)
+    Path("broken.toml").write_text("a = = b", encoding="utf-8")
+    for command in (
+        ("judges", "test", "broken.toml", by_tag, "--label", "safe"),
+        ("evaluate", by_tag, "--judge", "broken.toml"),
+    ):
+        ended = run(*command)
+        assert (ended.code, ended.complaint.startswith("tracejudge: broken.toml: is not TOML: ")) == (2, True), command
     # 29 % of 100 are 29, and less as a float.
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("no", *["yes"] * 70, *["bad_request"] * 29, max_in_flight=1))
     file = write_lines("t.jsonl", [labelled("yes" if n else "no", output=f"{n}") for n in range(100)])
@@ -113,16 +119,3 @@ def test_judges_of_ones_own_run_offline_beside_built_in_ones(run: Run) -> None:
         assert {line["outcome"] for line in verdicts.values()} == {"scored"}, text
         versions = {row["name"]: row["version"] for row in run("judges", "--json").document}
         assert [name for name, line in verdicts.items() if line["judge_version"] != versions[name]] == []
-
-
-def test_a_broken_file_ends_in_its_one_line(run: Run) -> None:
-    write_own_judges()
-    file = write_lines("t.jsonl", [labelled("yes")])
-    for name, (text, line) in BROKEN.items():
-        Path("broken.toml").write_text(text, encoding="utf-8")
-        for command in (
-            ("judges", "test", "broken.toml", file, "--label", "safe"),
-            ("evaluate", file, "--judge", "broken.toml"),
-        ):
-            ended = run(*command)
-            assert (ended.code, ended.complaint) == (2, f"tracejudge: {line}"), (name, command)
