@@ -31,8 +31,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Browser:
-    """The browser as it is when new."""
+def page(browser: Browser) -> Iterator[Browser]:
+    """The browser as it is when new; at the end it had no error, opened no dialog and asked no other host."""
     # The page of the test before polls a board that has ended.
     browser.open("about:blank")
     browser.errors.clear()
@@ -40,13 +40,9 @@ def page(browser: Browser) -> Browser:
     browser.dialogs.clear()
     browser.scripts(enabled=True)
     browser.resize(*SIZES[0])
-    return browser
-
-
-def clean(page: Browser, url: str) -> None:
-    assert page.errors == []
-    assert page.dialogs == []
-    assert page.hosts <= {url.removeprefix("http://")}
+    yield browser
+    assert (browser.errors, browser.dialogs) == ([], [])
+    assert {host.partition(":")[0] for host in browser.hosts} <= {"127.0.0.1"}
 
 
 def is_right(page: Browser, *where: object) -> None:
@@ -88,7 +84,6 @@ def test_pages_have_no_error_light_evidence_and_poll(page: Browser, redis: Redis
         tag: Any = page.evaluate("tag")
         assert re.fullmatch(r'"[0-9a-f]{24}"', tag)
         assert httpx.get(f"{url}/funnel", headers={"If-None-Match": tag}).status_code == 304
-        clean(page, url)
 
 
 @in_chromium
@@ -113,7 +108,6 @@ def test_the_overview_names_and_draws_a_falling_share(page: Browser, redis_url: 
             assert page.evaluate("document.querySelector('.chart polyline').points.length") > 2
             assert page.evaluate("document.querySelectorAll('td.when').length") == 8
             is_right(page, size)
-        clean(page, url)
 
 
 @pytest.mark.endurance("a demo of 25 s; its parts are tested in CI without it")
@@ -143,7 +137,6 @@ def test_eight_seconds_after_the_drop_the_demo_shows_it(page: Browser, tmp_path:
         page.press("Enter")
         page.loaded()
         assert page.evaluate("document.querySelectorAll('tr.bad').length") > 0
-        clean(page, url)
 
 
 @in_chromium
@@ -158,7 +151,6 @@ def test_hostile_traces_do_nothing(page: Browser, redis: Redis, redis_url: str, 
             page.open(url + path)
             assert page.evaluate("document.body !== null && getComputedStyle(document.body).display") == "block", path
             assert page.evaluate("document.querySelectorAll('img, iframe, base, script:not([src])').length") == 0, path
-        clean(page, url)
 
 
 @in_chromium
@@ -193,7 +185,6 @@ def test_from_the_list_to_a_label_by_keys_alone(page: Browser, redis: Redis, red
             assert "You said fail; the judge said fail. You agree with facts_grounding in 1 of 1." in text
             assert len(read_answers(store)) == 1, "the second is the same question"
             assert page.violations() == [], (number, width)
-        clean(page, url)
 
 
 @in_chromium
@@ -214,7 +205,6 @@ def test_a_page_of_200_rows_is_laid_out_at_once(page: Browser, redis: Redis, red
         page.evaluate("document.querySelector('p a.b').click()")
         page.loaded()
         assert page.evaluate("document.querySelectorAll('a.row').length") == 20
-        clean(page, url)
 
 
 @in_chromium
@@ -257,4 +247,3 @@ def test_labels_need_no_scripts_and_keys_choose_a_text_and_go_back(
             without.evaluation_id: "fail",
             labelled: "pass",
         }
-        clean(page, url)

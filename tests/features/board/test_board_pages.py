@@ -5,8 +5,8 @@ import html
 import re
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +54,30 @@ def store(redis_url: str, prefix: str) -> Store:
     return Store(redis_url, Keys(prefix))
 
 
-@contextmanager
-def opened(redis_url: str, prefix: str) -> Iterator[httpx.Client]:
-    with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
-        yield client
+Opened = Callable[..., AbstractContextManager[httpx.Client]]
 
 
 @pytest.fixture
-def board(redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]) -> Iterator[httpx.Client]:
+def opened(redis: Redis, redis_url: str, prefix: str) -> Opened:
+    """Open a board with these traces and verdicts."""
+
+    @contextmanager
+    def opened(
+        rows: Sequence[Any] = (), verdicts: Sequence[Any] = (), *, summed: bool = False
+    ) -> Iterator[httpx.Client]:
+        fill(redis, prefix, rows, verdicts)
+        if summed:
+            sum_up(redis_url, prefix)
+        with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
+            yield client
+
+    return opened
+
+
+@pytest.fixture
+def board(opened: Opened, verdicts: list[Any]) -> Iterator[httpx.Client]:
     """A board with four traces and their verdicts."""
-    fill(redis, prefix, ROWS, verdicts)
-    with opened(redis_url, prefix) as client:
+    with opened(ROWS, verdicts) as client:
         yield client
 
 
@@ -78,15 +91,12 @@ def answer(client: httpx.Client, message: str, fields: dict[str, str], **more: s
     return client.post("/labels", data={**fields, "opinion": message, **more})
 
 
-def test_a_verdict_without_the_images_or_the_text_of_its_trace_is_marked(
-    redis: Redis, redis_url: str, prefix: str, store: Store
-) -> None:
+def test_a_verdict_without_the_images_or_the_text_of_its_trace_is_marked(opened: Opened, store: Store) -> None:
     rows = [trace_row(1, input="Is this it?\n[image]\n[image 3 kB]"), trace_row(2), trace_row(3)]
     verdicts = judged(rows, ["groundedness"])
-    fill(redis, prefix, rows[:2], verdicts)
     copy = msgspec.convert(trace_row(3, span_id="00000000000000ff", output="Of the other span."), Trace)
     assert keep_trace(store, copy, 1 << 20)
-    with opened(redis_url, prefix) as client:
+    with opened(rows[:2], verdicts) as client:
         pages = [client.get(f"/verdicts/{verdict.evaluation_id}").text for verdict in verdicts]
         assert client.get("/verdicts").text.count("judged without 2 images") == 1
     assert [page.count("judged without 2 images") for page in pages] == [1, 0, 0]
@@ -125,13 +135,12 @@ def test_every_page_has_strict_security_headers_and_no_form_of_another_site_or_u
 
 
 def test_markdown_is_rendered_without_html_links_and_images_and_marks_stay_in_their_place(
-    redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
+    opened: Opened, verdicts: list[Any]
 ) -> None:
     table = TABLES["markdown"]
     plain = next(verdict for verdict in verdicts if verdict.judge == "groundedness")
     verdict = msgspec.structs.replace(plain, rationale=table["rationale"], cost_usd=0.00041, release="2.4.1")
-    fill(redis, prefix, [trace_row(1, **table["row"])], [verdict])
-    with opened(redis_url, prefix) as client:
+    with opened([trace_row(1, **table["row"])], [verdict]) as client:
         place = f"/verdicts/{verdict.evaluation_id}"
         page, source = (client.get(f"{place}{query}").text for query in ("", "?source=1"))
         assert client.get(f"{place}/request").status_code == 404
@@ -146,12 +155,10 @@ def test_markdown_is_rendered_without_html_links_and_images_and_marks_stay_in_th
     assert as_markdown(divide(slow, [])) == as_source(divide(slow, []))
 
 
-def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> None:
+def test_hostile_traces_are_text(opened: Opened) -> None:
     rows = hostile_rows()
     verdicts = judged(rows, ("facts_grounding", "relevance"))
-    fill(redis, prefix, rows, verdicts)
-    sum_up(redis_url, prefix)
-    with opened(redis_url, prefix) as client:
+    with opened(rows, verdicts, summed=True) as client:
         rows_page = wait_until(lambda: "<table>" in (text := client.get("/").text) and text, what="the rows")
         series = re.findall(r'<tr[^>]*><td><a href="(/series/\w+)"', rows_page)
         # One of two metrics has a pass rule.
@@ -171,11 +178,9 @@ def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> N
 
 
 def test_a_series_says_what_is_not_told_and_that_it_declines(
-    redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
+    opened: Opened, redis: Redis, prefix: str, verdicts: list[Any]
 ) -> None:
-    fill(redis, prefix, ROWS, verdicts)
-    sum_up(redis_url, prefix)
-    with opened(redis_url, prefix) as client:
+    with opened(ROWS, verdicts, summed=True) as client:
         rows = wait_until(lambda: "<table>" in (text := client.get("/").text) and text, what="the rows")
         path = re.findall(r'<tr[^>]*><td><a href="(/series/(\w+))"', rows)[0]
         norm = msgspec.structs.replace(flat(0.9, 1_000), days=8, allowances=((0.02, 0.0225), (0.0, 0.0)))
@@ -231,8 +236,8 @@ def test_verdicts_show_sentences_with_evidence_and_are_filtered(
     assert "No answer fits" in board.get("/verdicts", params={"trace_id": f"{3:032x}"}).text
 
 
-def test_a_board_without_verdicts_or_redis_says_so_and_what_to_do(redis_url: str, prefix: str) -> None:
-    with opened(redis_url, prefix) as client:
+def test_a_board_without_verdicts_or_redis_says_so_and_what_to_do(opened: Opened, prefix: str) -> None:
+    with opened() as client:
         for path, words in (("verdicts", "tracejudge doctor"), ("verdicts?since=1h", "show all")):
             assert words in client.get(f"/{path}").text
         assert "Nothing to label" in client.get("/labels").text
@@ -351,7 +356,7 @@ def test_an_address_draws_no_verdict(board: httpx.Client, store: Store, verdicts
     assert after.answered_at > before.answered_at
 
 
-def test_a_trace_far_away_is_searched_on_demand(redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]) -> None:
+def test_a_trace_far_away_is_searched_on_demand(opened: Opened, redis: Redis, prefix: str, verdicts: list[Any]) -> None:
     """A search of the whole stream takes seconds where that is long."""
     at_ms = int(verdicts[0].started_at * 1000)
     with redis.pipeline() as pipe:
@@ -362,7 +367,7 @@ def test_a_trace_far_away_is_searched_on_demand(redis: Redis, redis_url: str, pr
         pipe.execute()
     moved = msgspec.structs.replace(verdicts[0], trace_ended_at=at_ms / 1000 - 3_600)
     redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(moved)})
-    with opened(redis_url, prefix) as client:
+    with opened() as client:
         page = client.get("/labels?as=ada").text
         assert ANSWER not in page
         (link,) = re.findall(r'href="([^"]+)" rel="nofollow"', page)
