@@ -268,8 +268,8 @@ def test_the_events_of_a_conversation_keep_their_order_over_several_requests(sta
 
 
 def test_curl(start: Start, stored: Stored, tmp_path: Path) -> None:
-    tokens = {"shop": {"token_env": "SHOP_TOKEN", "service": "support-bot"}}
-    gateway = start(tokens=tokens, env={"SHOP_TOKEN": TOKEN})
+    tokens = {"shop": {"token_env": "PYTEST_SHOP", "service": "support-bot"}}
+    gateway = start(tokens=tokens, env={"PYTEST_SHOP": TOKEN})
     (text,) = blocks()["curl"]
     variables = {"GATEWAY": gateway.url, "TOKEN": TOKEN}
     printed = run_block(text, copied("curl", tmp_path), variables)
@@ -289,7 +289,7 @@ def test_curl(start: Start, stored: Stored, tmp_path: Path) -> None:
     ],
 )
 def test_programs_of_the_page_about_other_languages(start: Start, stored: Stored, tmp_path: Path, command: str) -> None:
-    gateway = start(tokens={"shop": {"token_env": "SHOP_TOKEN"}}, env={"SHOP_TOKEN": TOKEN})
+    gateway = start(tokens={"shop": {"token_env": "PYTEST_SHOP"}}, env={"PYTEST_SHOP": TOKEN})
     variables = {"GATEWAY": gateway.url, "TOKEN": TOKEN}
     page = (EXAMPLES.parent / "gateway.md").read_text(encoding="utf-8")
     programs_of_page = re.findall(r"^`([\w.]+)`, run by `(\w+) .*?^```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

@@ -84,7 +84,7 @@ def test_bodies_that_decompress_into_a_gigabyte_are_refused_in_bounded_memory(st
 
 
 def test_wrong_tokens_and_content_types_are_refused_before_the_body(start: Start, stored: Stored) -> None:
-    gateway = start(tokens={"own": {"token_env": "OWN"}}, env={"OWN": TOKEN})
+    gateway = start(tokens={"own": {"token_env": "PYTEST_OWN"}}, env={"PYTEST_OWN": TOKEN})
     statuses = {"unauthorized": 401, "content_type": 415, "encoding": 415, "too_large": 413}
     for path in ("/v1/traces", "/v1/tracejudge"):
         for reason, headers in read_table(__file__, "refused_heads"):

@@ -74,8 +74,8 @@ def check_agent(trace: dict[str, Any], spans: Sequence[ReadableSpan], *, service
 
 def test_a_trace_arrives_whole_from_either_encoding_and_a_token_names_its_service(start: Start, stored: Stored) -> None:
     secret = "0123456789abcdef"  # noqa: S105 - of this test
-    tokens = {"a": {"token_env": "A"}, "b": {"token_env": "B", "service": "fixed"}}
-    gateway = start(tokens=tokens, env={"A": secret, "B": f"{secret}-b"}, **FAST)
+    tokens = {"a": {"token_env": "PYTEST_A"}, "b": {"token_env": "PYTEST_B", "service": "fixed"}}
+    gateway = start(tokens=tokens, env={"PYTEST_A": secret, "PYTEST_B": f"{secret}-b"}, **FAST)
     for number, (media, token, resource) in enumerate(
         ((PROTOBUF, secret, None), ("application/json", secret, None), (PROTOBUF, f"{secret}-b", {}))
     ):

@@ -191,8 +191,8 @@ TRACE = {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": "
 IMAGE = f"data:image/png;base64,{base64.b64encode(bytes(range(256)) * 12).decode()}"
 TOKEN = "0123456789abcdef-bot"  # noqa: S105 - of this test
 OTHER = "0123456789abcdef-any"
-TOKENS = {"bot": {"token_env": "BOT_TOKEN", "service": "support-bot", "rate": 5}, "any": {"token_env": "ANY_TOKEN"}}
-ENV = {"BOT_TOKEN": TOKEN, "ANY_TOKEN": OTHER}
+TOKENS = {"bot": {"token_env": "PYTEST_BOT", "service": "support-bot", "rate": 5}, "any": {"token_env": "PYTEST_ANY"}}
+ENV = {"PYTEST_BOT": TOKEN, "PYTEST_ANY": OTHER}
 
 
 def test_a_trace_a_list_lines_and_feedback_are_stored_before_the_reply(start: Start, stored: Stored) -> None:
