@@ -2,11 +2,9 @@
 
 import json
 import random
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,8 +12,9 @@ import msgspec
 from redis import Redis
 
 from judges.core.verdict import Verdict
-from support.processes import Program, wait_until
-from support.verdicts import judged
+from support.processes import wait_until
+from support.stages import Keyspace
+from support.verdicts import judged, publish
 from worker.core.config.settings import Settings
 from worker.features.board.board_server import BoardServer
 from worker.features.board.feature import Board
@@ -39,7 +38,7 @@ def trace_row(number: int, **fields: Any) -> dict[str, Any]:
 
 
 def hostile_rows() -> list[dict[str, Any]]:
-    """Forty traces whose every text tries to become a part of the page."""
+    """Twenty traces whose every text tries to become a part of the page; every other one is long, and has an odd id."""
     texts = [
         "<script>alert(1)</script>",
         "<img src=x onerror=alert(1)>",
@@ -63,10 +62,9 @@ def hostile_rows() -> list[dict[str, Any]]:
         "<math><mtext></table><mglyph><style><img src=x onerror=alert(1)>",
     ]
     rows = []
-    for number in range(40):
-        text = texts[number % len(texts)]
-        long = text if number < len(texts) else (text + " ") * 200
-        plain = {"trace_id": f"{text[:40]}-{number}"} if number >= len(texts) else {}
+    for number, text in enumerate(texts):
+        long = (text + " ") * 200 if number % 2 else text
+        plain = {"trace_id": f"{text[:40]}-{number}"} if number % 2 else {}
         rows.append(
             trace_row(
                 1_000 + number,
@@ -95,61 +93,47 @@ def fill(redis: Redis, prefix: str, rows: Sequence[Mapping[str, Any]], verdicts:
         redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(now)})
 
 
-def history(redis: Redis, prefix: str, *, days: int = 14, a_day: int = 40) -> None:
-    """Write two weeks of live verdicts of three services, of which `support-bot` falls in the last three days.
+def history(redis_url: str, prefix: str, *, days: int = 14, a_day: int = 40) -> None:
+    """Have two weeks of live verdicts of three services added up; `support-bot` falls in the last three days.
 
-    The newest traces are in the stream. Sums are made by a worker of the role monitor, see `summed`.
+    The newest traces are in the stream.
     """
     good = trace_row(1, output="Refunds are paid within 14 days. Shipping is free of charge above 50 euros.")
     names = ("facts_grounding", "relevance_to_query")
     templates = {(name.judge, name.trace_id): name for name in judged([good, trace_row(2)], names)}
-    chance, now_ms, number = random.Random(7), int(time.time() * 1000), 10
-    for step in range(days * a_day):
-        at_ms = now_ms - (days * a_day - step) * (DAY_MS // a_day)
-        is_late = now_ms - at_ms < 3 * DAY_MS
-        for service, share in (("support-bot", 0.75 if is_late else 0.93), ("library", 0.9), ("shop", 0.97)):
-            number += 1
-            row = (good if chance.random() < share else trace_row(2)) | {
-                "trace_id": f"{number * 7919:032x}",
-                "span_id": f"{number:016x}",
-                "service": service,
-            }
-            if now_ms - at_ms < DAY_MS // 4:
-                redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(row)}, id=f"{at_ms}-{number}")
-            for judge in names:
-                template = templates[judge, good["trace_id"] if "Gold" not in row["output"] else f"{2:032x}"]
-                verdict = msgspec.structs.replace(
-                    template,
-                    evaluation_id=f"{number:024x}{judge.encode().hex()[:8]}",
-                    trace_id=row["trace_id"],
-                    span_id=row["span_id"],
-                    service=service,
-                    started_at=at_ms / 1000 + 1,
-                    cost_usd=0.0004,
-                    judge_model="gpt-6-luna",
-                    attempts=1,
-                    input_tokens=812,
-                    output_tokens=96,
-                )
-                entry = {"v": "1", "j": msgspec.json.encode(verdict)}
-                redis.xadd(f"{prefix}:verdicts", entry, id=f"{at_ms + 1_500}-{2 * number + names.index(judge)}")
+    chance, now_ms, number, verdicts = random.Random(7), int(time.time() * 1000), 10, list[Verdict]()
+    with Keyspace(redis_url, prefix) as keyspace:
+        for step in range(days * a_day):
+            at_ms = now_ms - (days * a_day - step) * (DAY_MS // a_day)
+            is_late = now_ms - at_ms < 3 * DAY_MS
+            for service, share in (("support-bot", 0.75 if is_late else 0.93), ("library", 0.9), ("shop", 0.97)):
+                number += 1
+                row = (good if chance.random() < share else trace_row(2)) | {
+                    "trace_id": f"{number * 7919:032x}",
+                    "span_id": f"{number:016x}",
+                    "service": service,
+                }
+                if now_ms - at_ms < DAY_MS // 4:
+                    keyspace.add(row)
+                verdicts += [
+                    msgspec.structs.replace(
+                        templates[judge, good["trace_id"] if "Gold" not in row["output"] else f"{2:032x}"],
+                        evaluation_id=f"{number:024x}{judge.encode().hex()[:8]}",
+                        trace_id=row["trace_id"],
+                        span_id=row["span_id"],
+                        service=service,
+                        started_at=at_ms / 1000 + 1,
+                        cost_usd=0.0004,
+                    )
+                    for judge in names
+                ]
+        publish(keyspace, verdicts)
 
 
-@contextmanager
-def summed(redis: Redis, redis_url: str, prefix: str) -> Iterator[None]:
-    """Run a worker of the role monitor until it has added up the outbox."""
-    variables = {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix, "TRACEJUDGE_METRICS_PORT": "0"}
-    command = ("-m", "worker.cli", "worker", "--roles", "monitor")
-    with tempfile.TemporaryDirectory() as folder, Program(*command, folder=Path(folder), env=variables) as worker:
-
-        def done() -> bool:
-            groups = {group["name"]: group for group in redis.xinfo_groups(f"{prefix}:verdicts")}
-            value = groups.get(b"monitor", {"lag": 1, "pending": 1})
-            return value["lag"] == 0 and value["pending"] == 0
-
-        wait_until(done, what="the sums of the monitor")
-        yield
-        worker.terminate()
+def sum_up(redis_url: str, prefix: str) -> None:
+    """Have the monitor add up the verdicts of the outbox."""
+    with Keyspace(redis_url, prefix) as keyspace:
+        publish(keyspace, [])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 from redis import Redis
-from support.board import JUDGES, fill, history, hostile_rows, serving, summed, trace_row
+from support.board import JUDGES, fill, history, hostile_rows, serving, trace_row
 from support.browser import Browser
 from support.processes import Program, bounded_s, wait_until
 from support.verdicts import judged
@@ -19,7 +19,7 @@ from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.features.labels.answers import read_answers
 
-pytestmark = pytest.mark.slow("Chromium loads every page")
+in_chromium = pytest.mark.slow("Chromium loads every page")
 ROWS = [trace_row(number) for number in range(1, 6)]
 SIZES = ((1280, 900), (390, 844))
 
@@ -31,8 +31,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Browser:
-    """The browser as it is when new."""
+def page(browser: Browser) -> Iterator[Browser]:
+    """The browser as it is when new; at the end it had no error, opened no dialog and asked no other host."""
     # The page of the test before polls a board that has ended.
     browser.open("about:blank")
     browser.errors.clear()
@@ -40,13 +40,9 @@ def page(browser: Browser) -> Browser:
     browser.dialogs.clear()
     browser.scripts(enabled=True)
     browser.resize(*SIZES[0])
-    return browser
-
-
-def clean(page: Browser, url: str) -> None:
-    assert page.errors == []
-    assert page.dialogs == []
-    assert page.hosts <= {url.removeprefix("http://")}
+    yield browser
+    assert (browser.errors, browser.dialogs) == ([], [])
+    assert {host.partition(":")[0] for host in browser.hosts} <= {"127.0.0.1"}
 
 
 def is_right(page: Browser, *where: object) -> None:
@@ -59,6 +55,7 @@ def heading(page: Browser) -> str:
     return str(page.evaluate("document.querySelector('h1').textContent"))
 
 
+@in_chromium
 def test_pages_have_no_error_light_evidence_and_poll(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
     verdicts = judged(ROWS, JUDGES)
     fill(redis, prefix, ROWS, verdicts)
@@ -70,8 +67,8 @@ def test_pages_have_no_error_light_evidence_and_poll(page: Browser, redis: Redis
         paths += ["/verdicts?servce=x&service=none", "/labels?service=none"]
         for number, (size, dark) in enumerate(zip(SIZES, (False, True), strict=True)):
             page.resize(*size, dark=dark)
-            # The first pages in both forms, of those alike every other one.
-            for path in [*paths[:6], *paths[6 + number :: 2]]:
+            # The verdict with its source in both forms, the others in one.
+            for path in [paths[5], *paths[number::2]]:
                 page.open(url + path)
                 is_right(page, path, size, dark)
         page.errors = [error for error in page.errors if "404" not in error]
@@ -87,12 +84,12 @@ def test_pages_have_no_error_light_evidence_and_poll(page: Browser, redis: Redis
         tag: Any = page.evaluate("tag")
         assert re.fullmatch(r'"[0-9a-f]{24}"', tag)
         assert httpx.get(f"{url}/funnel", headers={"If-None-Match": tag}).status_code == 304
-        clean(page, url)
 
 
-def test_the_overview_names_and_draws_a_falling_share(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
-    history(redis, prefix)
-    with summed(redis, redis_url, prefix), serving(redis_url, prefix) as url:
+@in_chromium
+def test_the_overview_names_and_draws_a_falling_share(page: Browser, redis_url: str, prefix: str) -> None:
+    history(redis_url, prefix)
+    with serving(redis_url, prefix) as url:
         wait_until(lambda: "shares fell" in httpx.get(url).text, what="the overview")
         for size in SIZES:
             page.resize(*size)
@@ -111,10 +108,10 @@ def test_the_overview_names_and_draws_a_falling_share(page: Browser, redis: Redi
             assert page.evaluate("document.querySelector('.chart polyline').points.length") > 2
             assert page.evaluate("document.querySelectorAll('td.when').length") == 8
             is_right(page, size)
-        clean(page, url)
 
 
-def test_eight_seconds_after_the_drop_the_demo_shows_it_and_keys_lead_to_a_label(page: Browser, tmp_path: Path) -> None:
+@pytest.mark.endurance("a demo of 25 s; its parts are tested in CI without it")
+def test_eight_seconds_after_the_drop_the_demo_shows_it(page: Browser, tmp_path: Path) -> None:
     arguments = ("-m", "worker.cli", "demo", "--seconds", "25", "--keep")
     with Program(*arguments, folder=tmp_path, env={"TMPDIR": str(tmp_path)}) as demo:
         url = demo.wait_for(r"Board: (http://\S+)")[1]
@@ -131,7 +128,7 @@ def test_eight_seconds_after_the_drop_the_demo_shows_it_and_keys_lead_to_a_label
         assert page.evaluate("document.querySelector('tbody tr').innerText").startswith("support-bot\n")
         assert page.evaluate("document.querySelector('tbody tr').className") == "bad"
         assert page.evaluate("document.querySelectorAll('.incident blockquote a').length") == 2
-        # From the banner to a label by keys alone.
+        # A key leads from the banner to the failing answers.
         page.open(url)
         for _ in range(30):
             page.press("Tab")
@@ -140,28 +137,23 @@ def test_eight_seconds_after_the_drop_the_demo_shows_it_and_keys_lead_to_a_label
         page.press("Enter")
         page.loaded()
         assert page.evaluate("document.querySelectorAll('tr.bad').length") > 0
-        page.press("j")
-        for key in ("Enter", "l", "n"):
-            page.press(key)
-            page.loaded()
-        assert "You said fail; the judge said fail" in page.evaluate("document.body.innerText")
-        clean(page, url)
 
 
+@in_chromium
 def test_hostile_traces_do_nothing(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
+    """The list shows every text; of single verdicts those whose texts a browser treats in different ways are opened."""
     rows = hostile_rows()
-    # Each text once: ten rows of each kind.
-    rows = [*rows[:20:2], *rows[21::2]]
     verdicts = judged(rows, ("facts_grounding",))
     fill(redis, prefix, rows, verdicts)
+    opened = [f"/verdicts/{verdict.evaluation_id}" for verdict in verdicts[::3]]
     with serving(redis_url, prefix) as url:
-        for path in ("/", "/verdicts", "/labels", *(f"/verdicts/{verdict.evaluation_id}" for verdict in verdicts)):
+        for path in ("/", "/verdicts", "/labels", *opened):
             page.open(url + path)
             assert page.evaluate("document.body !== null && getComputedStyle(document.body).display") == "block", path
             assert page.evaluate("document.querySelectorAll('img, iframe, base, script:not([src])').length") == 0, path
-        clean(page, url)
 
 
+@in_chromium
 def test_from_the_list_to_a_label_by_keys_alone(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
     long = [trace_row(number, input="Why? " * 400, context=["Because. " * 900] * 3) for number in range(6, 9)]
     fill(redis, prefix, [*ROWS, *long], judged([*ROWS, *long], ("facts_grounding", "groundedness")))
@@ -193,9 +185,9 @@ def test_from_the_list_to_a_label_by_keys_alone(page: Browser, redis: Redis, red
             assert "You said fail; the judge said fail. You agree with facts_grounding in 1 of 1." in text
             assert len(read_answers(store)) == 1, "the second is the same question"
             assert page.violations() == [], (number, width)
-        clean(page, url)
 
 
+@in_chromium
 def test_a_page_of_200_rows_is_laid_out_at_once(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
     rows = [trace_row(number) for number in range(1, 221)]
     (verdict,) = judged(ROWS[:1], ("groundedness",))
@@ -213,9 +205,9 @@ def test_a_page_of_200_rows_is_laid_out_at_once(page: Browser, redis: Redis, red
         page.evaluate("document.querySelector('p a.b').click()")
         page.loaded()
         assert page.evaluate("document.querySelectorAll('a.row').length") == 20
-        clean(page, url)
 
 
+@in_chromium
 def test_labels_need_no_scripts_and_keys_choose_a_text_and_go_back(
     page: Browser, redis: Redis, redis_url: str, prefix: str
 ) -> None:
@@ -255,4 +247,3 @@ def test_labels_need_no_scripts_and_keys_choose_a_text_and_go_back(
             without.evaluation_id: "fail",
             labelled: "pass",
         }
-        clean(page, url)

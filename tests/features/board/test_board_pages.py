@@ -5,8 +5,8 @@ import html
 import re
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 from redis import Redis
-from support.board import ANSWER, JUDGES, fill, hostile_rows, serving, summed, trace_row
+from support.board import ANSWER, JUDGES, fill, hostile_rows, serving, sum_up, trace_row
 from support.commands import Run
 from support.processes import free_port, wait_until
 from support.scrape import scrape
@@ -41,7 +41,7 @@ from worker.features.labels.answers import Answer, Tally, majority, read_answers
 
 TABLES = read_table(__file__, "board")
 TOKEN = "a token of thirty characters.."  # noqa: S105 - nobody's
-ROWS = [trace_row(number) for number in range(1, 9)]
+ROWS = [trace_row(number) for number in range(1, 5)]
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +54,30 @@ def store(redis_url: str, prefix: str) -> Store:
     return Store(redis_url, Keys(prefix))
 
 
-@contextmanager
-def opened(redis_url: str, prefix: str) -> Iterator[httpx.Client]:
-    with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
-        yield client
+Opened = Callable[..., AbstractContextManager[httpx.Client]]
 
 
 @pytest.fixture
-def board(redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]) -> Iterator[httpx.Client]:
-    """A board with eight traces and their verdicts."""
-    fill(redis, prefix, ROWS, verdicts)
-    with opened(redis_url, prefix) as client:
+def opened(redis: Redis, redis_url: str, prefix: str) -> Opened:
+    """Open a board with these traces and verdicts."""
+
+    @contextmanager
+    def opened(
+        rows: Sequence[Any] = (), verdicts: Sequence[Any] = (), *, summed: bool = False
+    ) -> Iterator[httpx.Client]:
+        fill(redis, prefix, rows, verdicts)
+        if summed:
+            sum_up(redis_url, prefix)
+        with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
+            yield client
+
+    return opened
+
+
+@pytest.fixture
+def board(opened: Opened, verdicts: list[Any]) -> Iterator[httpx.Client]:
+    """A board with four traces and their verdicts."""
+    with opened(ROWS, verdicts) as client:
         yield client
 
 
@@ -78,17 +91,22 @@ def answer(client: httpx.Client, message: str, fields: dict[str, str], **more: s
     return client.post("/labels", data={**fields, "opinion": message, **more})
 
 
-def test_a_verdict_without_the_images_of_its_trace_is_marked(redis: Redis, redis_url: str, prefix: str) -> None:
-    rows = [trace_row(1, input="Is this it?\n[image]\n[image 3 kB]"), trace_row(2)]
-    with_images, without = judged(rows, ["groundedness", "relevance_to_query"])[1::2]
-    fill(redis, prefix, rows, [with_images, without])
-    with opened(redis_url, prefix) as client:
-        names = ("", f"/{with_images.evaluation_id}", f"/{without.evaluation_id}")
-        pages = [client.get(f"/verdicts{name}").text for name in names]
-    assert [page.count("judged without 2 images") for page in pages] == [1, 1, 0]
+def test_a_verdict_without_the_images_or_the_text_of_its_trace_is_marked(opened: Opened, store: Store) -> None:
+    rows = [trace_row(1, input="Is this it?\n[image]\n[image 3 kB]"), trace_row(2), trace_row(3)]
+    verdicts = judged(rows, ["groundedness"])
+    copy = msgspec.convert(trace_row(3, span_id="00000000000000ff", output="Of the other span."), Trace)
+    assert keep_trace(store, copy, 1 << 20)
+    with opened(rows[:2], verdicts) as client:
+        pages = [client.get(f"/verdicts/{verdict.evaluation_id}").text for verdict in verdicts]
+        assert client.get("/verdicts").text.count("judged without 2 images") == 1
+    assert [page.count("judged without 2 images") for page in pages] == [1, 0, 0]
+    assert ["not in the stream" in page for page in pages] == [False, False, True]
+    assert "Of the other span." not in pages[2]
 
 
-def test_every_page_has_strict_security_headers(board: httpx.Client, verdicts: list[Any]) -> None:
+def test_every_page_has_strict_security_headers_and_no_form_of_another_site_or_user_is_accepted(
+    board: httpx.Client, verdicts: list[Any], store: Store
+) -> None:
     paths = ("/", "/verdicts", "/funnel", "/labels", f"/verdicts/{verdicts[0].evaluation_id}", "/none", "/verdicts/x")
     for path in paths:
         reply = board.get(path)
@@ -108,28 +126,21 @@ def test_every_page_has_strict_security_headers(board: httpx.Client, verdicts: l
     tags = (board.get("/verdicts").headers["etag"] for _ in range(5))
     again = (board.get("/verdicts", headers={"If-None-Match": tag}) for tag in tags)
     assert any((each.status_code, each.content) == (304, b"") for each in again)
-
-
-def test_a_verdict_shows_sentences_with_signs_and_links_to_evidence(board: httpx.Client, verdicts: list[Any]) -> None:
-    shown = verdicts[: len(JUDGES)]
-    pages = {verdict.judge: board.get(f"/verdicts/{verdict.evaluation_id}").text for verdict in shown}
-    # A judge that answers yes or no names the sentence in its reason only.
-    for judge, patterns in TABLES["sentences"].items():
-        assert [pattern for pattern in patterns if not re.search(pattern, pages[judge])] == [], judge
-    page = pages["facts_grounding"]
-    absent = [each.judge for each in shown if f'href="/verdicts/{each.evaluation_id}" title=' not in page]
-    assert absent == [], "the results of all judges are one click away"
-    assert "another version" not in page
+    fields = question(board, **{"as": "ada"})
+    for change, headers, status in TABLES["refused forms"]:
+        data = {"opinion": "pass", **fields, **{name: expand(text) for name, text in change.items()}}
+        assert board.post("/labels", data=data, headers=headers).status_code == status, change
+    assert read_answers(store) == {}
+    assert board.put("/labels").status_code in {404, 405}
 
 
 def test_markdown_is_rendered_without_html_links_and_images_and_marks_stay_in_their_place(
-    redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
+    opened: Opened, verdicts: list[Any]
 ) -> None:
     table = TABLES["markdown"]
     plain = next(verdict for verdict in verdicts if verdict.judge == "groundedness")
     verdict = msgspec.structs.replace(plain, rationale=table["rationale"], cost_usd=0.00041, release="2.4.1")
-    fill(redis, prefix, [trace_row(1, **table["row"])], [verdict])
-    with opened(redis_url, prefix) as client:
+    with opened([trace_row(1, **table["row"])], [verdict]) as client:
         place = f"/verdicts/{verdict.evaluation_id}"
         page, source = (client.get(f"{place}{query}").text for query in ("", "?source=1"))
         assert client.get(f"{place}/request").status_code == 404
@@ -144,19 +155,18 @@ def test_markdown_is_rendered_without_html_links_and_images_and_marks_stay_in_th
     assert as_markdown(divide(slow, [])) == as_source(divide(slow, []))
 
 
-def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> None:
+def test_hostile_traces_are_text(opened: Opened) -> None:
     rows = hostile_rows()
     verdicts = judged(rows, ("facts_grounding", "relevance"))
-    fill(redis, prefix, rows, verdicts)
-    with summed(redis, redis_url, prefix), opened(redis_url, prefix) as client:
+    with opened(rows, verdicts, summed=True) as client:
         rows_page = wait_until(lambda: "<table>" in (text := client.get("/").text) and text, what="the rows")
         series = re.findall(r'<tr[^>]*><td><a href="(/series/\w+)"', rows_page)
-        # Names of services differ in their first 60 characters, and one of two metrics has a pass rule.
-        assert len(series) >= 20
-        # Each text once: twenty rows of each kind, and of both judges.
-        names = [each.evaluation_id for each in (*verdicts[:40:2], *verdicts[41::2])]
-        paths = ["/", "/verdicts", "/labels", "/funnel", *(f"/verdicts/{name}" for name in names), *series[::2]]
-        paths += [f"/verdicts/{name}?source=1" for name in names[:20:2]]
+        # One of two metrics has a pass rule.
+        assert len(series) >= len(rows)
+        # Each text once, ten with each judge.
+        names = [each.evaluation_id for each in (*verdicts[:20:2], *verdicts[21::2])]
+        paths = ["/", "/verdicts", "/labels", "/funnel", *(f"/verdicts/{name}" for name in names), *series[::4]]
+        paths += [f"/verdicts/{name}?source=1" for name in names[::4]]
         for path in paths:
             page = client.get(path)
             assert page.status_code == 200, path
@@ -168,12 +178,9 @@ def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> N
 
 
 def test_a_series_says_what_is_not_told_and_that_it_declines(
-    redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
+    opened: Opened, redis: Redis, prefix: str, verdicts: list[Any]
 ) -> None:
-    fill(redis, prefix, ROWS, verdicts)
-    with summed(redis, redis_url, prefix):
-        pass  # A running monitor would write its own detector over the one below.
-    with opened(redis_url, prefix) as client:
+    with opened(ROWS, verdicts, summed=True) as client:
         rows = wait_until(lambda: "<table>" in (text := client.get("/").text) and text, what="the rows")
         path = re.findall(r'<tr[^>]*><td><a href="(/series/(\w+))"', rows)[0]
         norm = msgspec.structs.replace(flat(0.9, 1_000), days=8, allowances=((0.02, 0.0225), (0.0, 0.0)))
@@ -185,7 +192,19 @@ def test_a_series_says_what_is_not_told_and_that_it_declines(
     assert page.count("falls by 0.9 points a week (-1.3 to -0.5) since about") == 2, "in the text and in the chart"
 
 
-def test_filters_and_pages_of_the_list(board: httpx.Client, store: Store, prefix: str) -> None:
+def test_verdicts_show_sentences_with_evidence_and_are_filtered(
+    board: httpx.Client, store: Store, prefix: str, verdicts: list[Any]
+) -> None:
+    shown = verdicts[: len(JUDGES)]
+    pages = {verdict.judge: board.get(f"/verdicts/{verdict.evaluation_id}").text for verdict in shown}
+    # A judge that answers yes or no names the sentence in its reason only.
+    for judge, patterns in TABLES["sentences"].items():
+        assert [pattern for pattern in patterns if not re.search(pattern, pages[judge])] == [], judge
+    page = pages["facts_grounding"]
+    absent = [each.judge for each in shown if f'href="/verdicts/{each.evaluation_id}" title=' not in page]
+    assert absent == [], "the results of all judges are one click away"
+    assert "another version" not in page
+
     def rows(**query: str) -> list[tuple[str, str]]:
         """List the links of the rows with their judges that do not pass."""
         page = board.get("/verdicts", params=query).text
@@ -194,7 +213,7 @@ def test_filters_and_pages_of_the_list(board: httpx.Client, store: Store, prefix
         )
         return [(link, " ".join(re.findall(r"✗ (\w+)", judges))) for link, judges in listed]
 
-    assert [judges for _, judges in rows()] == ["facts_grounding groundedness ragbench"] * 8
+    assert [judges for _, judges in rows()] == ["facts_grounding groundedness ragbench"] * len(ROWS)
     for query, count in TABLES["filters"]:
         assert len(rows(**query)) == count, query
     # The row opens the judge that was asked for; others show, too.
@@ -217,8 +236,8 @@ def test_filters_and_pages_of_the_list(board: httpx.Client, store: Store, prefix
     assert "No answer fits" in board.get("/verdicts", params={"trace_id": f"{3:032x}"}).text
 
 
-def test_a_board_without_verdicts_or_redis_says_so_and_what_to_do(redis_url: str, prefix: str) -> None:
-    with opened(redis_url, prefix) as client:
+def test_a_board_without_verdicts_or_redis_says_so_and_what_to_do(opened: Opened, prefix: str) -> None:
+    with opened() as client:
         for path, words in (("verdicts", "tracejudge doctor"), ("verdicts?since=1h", "show all")):
             assert words in client.get(f"/{path}").text
         assert "Nothing to label" in client.get("/labels").text
@@ -337,7 +356,7 @@ def test_an_address_draws_no_verdict(board: httpx.Client, store: Store, verdicts
     assert after.answered_at > before.answered_at
 
 
-def test_a_trace_far_away_is_searched_on_demand(redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]) -> None:
+def test_a_trace_far_away_is_searched_on_demand(opened: Opened, redis: Redis, prefix: str, verdicts: list[Any]) -> None:
     """A search of the whole stream takes seconds where that is long."""
     at_ms = int(verdicts[0].started_at * 1000)
     with redis.pipeline() as pipe:
@@ -348,36 +367,14 @@ def test_a_trace_far_away_is_searched_on_demand(redis: Redis, redis_url: str, pr
         pipe.execute()
     moved = msgspec.structs.replace(verdicts[0], trace_ended_at=at_ms / 1000 - 3_600)
     redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(moved)})
-    with opened(redis_url, prefix) as client:
+    with opened() as client:
         page = client.get("/labels?as=ada").text
         assert ANSWER not in page
         (link,) = re.findall(r'href="([^"]+)" rel="nofollow"', page)
         assert ANSWER in client.get(html.unescape(link)).text
 
 
-def test_the_text_of_another_span_is_not_shown(
-    *, redis: Redis, redis_url: str, prefix: str, store: Store, verdicts: list[Any]
-) -> None:
-    fill(redis, prefix, [], verdicts[:1])
-    copy = msgspec.convert(trace_row(1, span_id="00000000000000ff", output="Of the other span."), Trace)
-    assert keep_trace(store, copy, 1 << 20)
-    with opened(redis_url, prefix) as client:
-        page = client.get(f"/verdicts/{verdicts[0].evaluation_id}").text
-    assert "Of the other span." not in page
-    assert "not in the stream" in page
-
-
-def test_a_form_of_another_site_or_user_changes_nothing(board: httpx.Client, store: Store) -> None:
-    fields = question(board, **{"as": "ada"})
-    for change, headers, status in TABLES["refused forms"]:
-        change = {name: expand(text) for name, text in change.items()}  # noqa: PLW2901
-        reply = board.post("/labels", data={"opinion": "pass", **fields, **change}, headers=headers)
-        assert reply.status_code == status, change
-    assert read_answers(store) == {}
-    assert board.put("/labels").status_code in {404, 405}
-
-
-def test_the_board_requires_a_token_with_access(redis_url: str, prefix: str) -> None:
+def test_the_board_requires_a_token_with_access(redis_url: str, prefix: str, tmp_path: Path) -> None:
     basic = base64.b64encode(f"ada:{TOKEN}".encode()).decode()
     for settings, requests in TABLES["access"]:
         with serving(redis_url, prefix, {"BOARD_TOKEN": TOKEN}, **settings) as url:
@@ -395,10 +392,11 @@ def test_the_board_requires_a_token_with_access(redis_url: str, prefix: str) -> 
     ):
         with pytest.raises(SettingsError, match=says):
             Access(Settings.from_keys(board=Board(**wrong)), {})
-    with serving(redis_url, prefix) as url:
-        port = int(url.rpartition(":")[2])
-        with pytest.raises(SettingsError, match="set another"):
-            BoardServer(Settings.from_keys(redis_url=redis_url, board=Board(port=port)), {})
+    for text, says in TABLES["wrong settings"].items():
+        file = tmp_path / "tracejudge.toml"
+        file.write_text(f"[board]\n{text}\n")
+        with pytest.raises(SettingsError, match=says):
+            load({}, str(file))
 
 
 def test_probes_and_metrics_have_a_port_of_their_own(redis_url: str, prefix: str) -> None:
@@ -415,22 +413,14 @@ def test_probes_and_metrics_have_a_port_of_their_own(redis_url: str, prefix: str
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as connection:
             connection.sendall(b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 401")
-        with pytest.raises(
-            SettingsError, match=r"board\.metrics_port: .* cannot be used .*set another board\.metrics_port"
-        ):
-            BoardServer(Settings.from_keys(redis_url=redis_url, board=Board(port=0, metrics_port=port)), {})
+        taken = {"metrics_port": {"port": 0, "metrics_port": port}, "port": {"port": int(url.rpartition(":")[2])}}
+        for name, ports in taken.items():
+            with pytest.raises(SettingsError, match=rf"board\.{name}: .* cannot be used .*set another"):
+                BoardServer(Settings.from_keys(redis_url=redis_url, board=Board(**ports)), {})
         page = scrape(port)
     refused = {name: page.total("tracejudge_board_requests_total", page=name, status="401") for name in BOARD_PAGES}
     assert refused == {"overview": 1, "series": 0, "verdicts": 2, "funnel": 0, "labels": 0, "other": 2}
     assert page.total("tracejudge_board_indexed_verdicts") == 0
-
-
-def test_settings_of_the_board_are_checked(tmp_path: Path) -> None:
-    file = tmp_path / "tracejudge.toml"
-    for text, says in TABLES["wrong settings"].items():
-        file.write_text(f"[board]\n{text}\n")
-        with pytest.raises(SettingsError, match=says):
-            load({}, str(file))
 
 
 def test_texts_are_divided_at_overlapping_marks() -> None:

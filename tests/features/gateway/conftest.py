@@ -15,7 +15,10 @@ from support.processes import Program
 
 @pytest.fixture
 def start(redis_url: str, prefix: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts gateways: keyword arguments are keys of `[gateway]`, `env` further variables, `program` what runs."""
+    """Starts gateways: keyword arguments are keys of `[gateway]`, `env` further variables, `program` what runs.
+
+    One whose variables begin with TRACEJUDGE_ or PYTEST_ is forked, see `support.warm`.
+    """
     with ExitStack() as stack:
 
         def begin(

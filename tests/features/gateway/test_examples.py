@@ -95,6 +95,19 @@ def model_variables(server: ModelServer) -> dict[str, str]:
     return {"OPENAI_BASE_URL": f"{server.root_url}/v1", "OPENAI_API_KEY": "none"}
 
 
+def exporter_variables(server: ModelServer) -> dict[str, str]:
+    """Return the variables that lead clients to a model of the tests, which records what they export."""
+    return model_variables(server) | {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": server.root_url,
+        "OTEL_NODE_RESOURCE_DETECTORS": "service",  # not the host, the process and its paths
+    }
+
+
+def stem(name: str) -> str:
+    """Return the folder of an example, after which its environment and recording are named."""
+    return SOURCES[name].partition("/")[0]
+
+
 def programs(name: str, folder: Path) -> Path | None:
     """Return the folder of an example's programs; its environment is built if it is missing."""
     if name == "Node.js":
@@ -103,7 +116,7 @@ def programs(name: str, folder: Path) -> Path | None:
         return built / ".bin"
     if name not in PINS:
         return None
-    return environment(f"example-{SOURCES[name].partition('/')[0]}", PINS[name]).parent
+    return environment(f"example-{stem(name)}", PINS[name]).parent
 
 
 def _node_modules() -> Path:
@@ -127,13 +140,22 @@ def source_digest(name: str) -> str:
     return hashlib.sha256((EXAMPLES / SOURCES[name]).read_bytes()).hexdigest()
 
 
-def recorded(name: str) -> dict[str, bytes]:
-    """Return what an example sent: its bodies by path."""
-    stem = SOURCES[name].partition("/")[0]
-    return {
-        f"/v1/{file.suffixes[-2][1:]}": gzip.decompress(file.read_bytes())
-        for file in sorted(RECORDED.glob(f"{stem}.*.gz"))
-    }
+def recorded(folder: Path = RECORDED) -> dict[str, Bodies]:
+    """Return what was sent: bodies by path, log records first, of each example or scenario of a folder."""
+    bodies: dict[str, Bodies] = {}
+    for file in sorted(folder.glob("*.gz")):
+        name, kind = file.name.removesuffix(".gz").split(".")
+        bodies.setdefault(name, {})[f"/v1/{kind}"] = gzip.decompress(file.read_bytes())
+    return bodies
+
+
+def write_recording(folder: Path, name: str, bodies: Bodies) -> None:
+    """Replace the recording of an example or scenario."""
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob(f"{name}.*.gz"):
+        old.unlink()
+    for path, body in bodies.items():
+        (folder / f"{name}.{path.rpartition('/')[2]}.gz").write_bytes(gzip.compress(body, mtime=0))
 
 
 def recorded_digests() -> dict[str, str]:
@@ -144,22 +166,14 @@ def recorded_digests() -> dict[str, str]:
 
 def record(name: str) -> None:
     """Replace the recording of an example: the last block of its section is run against a recorder."""
-    stem = SOURCES[name].partition("/")[0]
     with ModelServer(port=8899) as server, tempfile.TemporaryDirectory() as home:
         folder = copied(name, Path(home))
-        text = blocks()[name][-1]
         # The addresses of the README are those of a default installation.
-        variables = model_variables(server) | {"OTEL_EXPORTER_OTLP_ENDPOINT": server.root_url}
-        variables["OTEL_NODE_RESOURCE_DETECTORS"] = "service"  # not the host, the process and its paths
-        run_block(redirected(text, variables), folder, variables, programs(name, folder))
-    RECORDED.mkdir(exist_ok=True)
-    for old in RECORDED.glob(f"{stem}.*.gz"):
-        old.unlink()
-    for kind, kept in (("traces", server.traces), ("logs", server.logs)):
-        for body in kept.values():
-            (RECORDED / f"{stem}.{kind}.gz").write_bytes(gzip.compress(body, mtime=0))
-    digests = recorded_digests() if (RECORDED / "sources.json").exists() else {}
-    digests[name] = source_digest(name)
+        variables = exporter_variables(server)
+        run_block(redirected(blocks()[name][-1], variables), folder, variables, programs(name, folder))
+        sent = {"/v1/logs": server.logs, "/v1/traces": server.traces}
+        write_recording(RECORDED, stem(name), {path: body for path, kept in sent.items() for body in kept.values()})
+    digests = recorded_digests() | {name: source_digest(name)}
     (RECORDED / "sources.json").write_text(json.dumps(digests, indent=1, sort_keys=True) + "\n")
 
 
@@ -179,41 +193,18 @@ def normalised(trace: dict[str, Any]) -> dict[str, Any]:
     return trace | {"span_id": names.get(trace["span_id"], "span")}
 
 
-def node_client() -> dict[str, Bodies]:
-    """Return what the client of Node.js sent in each scenario, its bodies by path, log records first."""
-    bodies: dict[str, Bodies] = {}
-    for file in sorted(NODE_RECORDED.glob("*.gz")):
-        scenario, kind = file.name.removesuffix(".gz").split(".")
-        bodies.setdefault(scenario, {})[f"/v1/{kind}"] = gzip.decompress(file.read_bytes())
-    return bodies
-
-
 def run_client() -> dict[str, Bodies]:
     """Run each scenario of the client of Node.js in a process of its own, and return what it sends."""
     with ModelServer(port=8899) as server, tempfile.TemporaryDirectory() as home:
         folder = Path(home)
         shutil.copy(NODE_SOURCE, folder)
         path = programs("Node.js", folder)
-        variables = model_variables(server) | {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": server.root_url,
-            "OTEL_SERVICE_NAME": "shop",
-            "OTEL_METRICS_EXPORTER": "none",
-            "OTEL_NODE_RESOURCE_DETECTORS": "service",  # not the host, the process and its paths
-        }
+        variables = exporter_variables(server) | {"OTEL_SERVICE_NAME": "shop", "OTEL_METRICS_EXPORTER": "none"}
         for scenario in SCENARIOS:
             server.scenario = scenario
             run_block(f"node {NODE_SOURCE.name} {scenario}", folder, variables, path)
         sent = {"/v1/logs": server.logs, "/v1/traces": server.traces}
         return {each: {where: kept[each] for where, kept in sent.items() if each in kept} for each in SCENARIOS}
-
-
-def record_client() -> None:
-    """Replace the recording of the client of Node.js."""
-    for old in NODE_RECORDED.glob("*.gz"):
-        old.unlink()
-    for scenario, bodies in run_client().items():
-        for where, body in bodies.items():
-            (NODE_RECORDED / f"{scenario}.{where.rpartition('/')[2]}.gz").write_bytes(gzip.compress(body, mtime=0))
 
 
 # --- tests ---
@@ -247,7 +238,7 @@ def test_the_readme_shows_every_example_and_the_packages_that_are_tested() -> No
 def test_recordings_are_of_the_examples_as_they_are() -> None:
     """After a change of an example its recording is made anew, see above."""
     assert recorded_digests() == {name: source_digest(name) for name in ("LangGraph", "Pydantic AI", "Node.js", "Go")}
-    assert set(SCENARIOS) == set(NODE_CLIENT) == set(node_client())
+    assert set(SCENARIOS) == set(NODE_CLIENT) == set(recorded(NODE_RECORDED))
     assert max(sum(file.stat().st_size for file in folder.iterdir()) for folder in (RECORDED, NODE_RECORDED)) < 20_000
 
 
@@ -255,16 +246,16 @@ def test_recorded_requests_become_the_expected_traces(start: Start, stored: Stor
     """Those of the examples, and of the client of Node.js."""
     gateway, traces = start(**FAST), {}
     for number, name in enumerate(recorded_digests()):
-        for path, body in recorded(name).items():
+        for path, body in recorded()[stem(name)].items():
             send(gateway, path, body)
         traces[name] = normalised(stored.wait(number + 1)[number])
     assert traces == {name: EXPECTED[name] for name in traces}
     stored.redis.delete(f"{stored.prefix}:traces")
-    assert arrived(gateway, stored, node_client()) == NODE_CLIENT
+    assert arrived(gateway, stored, recorded(NODE_RECORDED)) == NODE_CLIENT
 
 
 def test_the_events_of_a_conversation_keep_their_order_over_several_requests(start: Start, stored: Stored) -> None:
-    gateway, bodies = start(**FAST), node_client()["tool"]
+    gateway, bodies = start(**FAST), recorded(NODE_RECORDED)["tool"]
     for resource in ExportLogsServiceRequest.FromString(bodies["/v1/logs"]).resource_logs:
         for scope in resource.scope_logs:
             for record in scope.log_records:
@@ -277,8 +268,8 @@ def test_the_events_of_a_conversation_keep_their_order_over_several_requests(sta
 
 
 def test_curl(start: Start, stored: Stored, tmp_path: Path) -> None:
-    tokens = {"shop": {"token_env": "SHOP_TOKEN", "service": "support-bot"}}
-    gateway = start(tokens=tokens, env={"SHOP_TOKEN": TOKEN})
+    tokens = {"shop": {"token_env": "PYTEST_SHOP", "service": "support-bot"}}
+    gateway = start(tokens=tokens, env={"PYTEST_SHOP": TOKEN})
     (text,) = blocks()["curl"]
     variables = {"GATEWAY": gateway.url, "TOKEN": TOKEN}
     printed = run_block(text, copied("curl", tmp_path), variables)
@@ -290,19 +281,25 @@ def test_curl(start: Start, stored: Stored, tmp_path: Path) -> None:
         run_block(text, tmp_path / "example", variables | {"TOKEN": "wrong"})
 
 
-@pytest.mark.slow("starts Node.js and Java")
-def test_programs_of_the_page_about_other_languages(start: Start, stored: Stored, tmp_path: Path) -> None:
-    gateway = start(tokens={"shop": {"token_env": "SHOP_TOKEN"}}, env={"SHOP_TOKEN": TOKEN})
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("node", marks=pytest.mark.slow("starts Node.js")),
+        pytest.param("java", marks=pytest.mark.endurance("compiles a program for 4 s of CPU")),
+    ],
+)
+def test_programs_of_the_page_about_other_languages(start: Start, stored: Stored, tmp_path: Path, command: str) -> None:
+    gateway = start(tokens={"shop": {"token_env": "PYTEST_SHOP"}}, env={"PYTEST_SHOP": TOKEN})
     variables = {"GATEWAY": gateway.url, "TOKEN": TOKEN}
     page = (EXAMPLES.parent / "gateway.md").read_text(encoding="utf-8")
     programs_of_page = re.findall(r"^`([\w.]+)`, run by `(\w+) .*?^```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert [command for _, command, _ in programs_of_page] == ["node", "java"]
-    for number, (name, command, text) in enumerate(programs_of_page, 1):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        run_block(f"{command} {name}", tmp_path, variables)
-        trace = stored.wait(number)[number - 1]
-        sent = [trace.get(key) for key in ("service", "input", "output", "context", "session_id")]
-        assert sent == ["shop-bot", "When do you open?", "At nine.", ["We open at nine."], "chat-17"], name
+    assert [program for _, program, _ in programs_of_page] == ["node", "java"]
+    ((name, _, text),) = (each for each in programs_of_page if each[1] == command)
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    run_block(f"{command} {name}", tmp_path, variables)
+    (trace,) = stored.wait(1)
+    sent = [trace.get(key) for key in ("service", "input", "output", "context", "session_id")]
+    assert sent == ["shop-bot", "When do you open?", "At nine.", ["We open at nine."], "chat-17"]
 
 
 def test_fastapi_and_a_worker(stored: Stored, variables: dict[str, str], tmp_path: Path, stack: ExitStack) -> None:
@@ -395,5 +392,9 @@ def send(gateway: GatewayProcess, path: str, body: bytes) -> None:
 
 
 if __name__ == "__main__":
-    for one in sys.argv[1:]:
-        record_client() if one == "--client" else record(one)
+    for argument in sys.argv[1:]:
+        if argument != "--client":
+            record(argument)
+            continue
+        for scenario, sent_bodies in run_client().items():
+            write_recording(NODE_RECORDED, scenario, sent_bodies)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from support.commands import (
-    BROKEN,
     SAMPLES,
     Run,
     check_commands,
@@ -53,28 +52,22 @@ def test_models_are_measured_together_and_apart(run: Run, monkeypatch: pytest.Mo
     assert document["cost_usd"] == pytest.approx(costs[0] + costs[1])
 
 
-SAMPLE_TAGS = {"relevance_to_query": "relevant", "safety": "safe", "groundedness": "grounded", "correctness": "correct"}
-
-
 def test_the_samples_are_measured_with_the_built_in_model(run: Run) -> None:
     """Every sample that bears the label is judged, and none stays unscored."""
-    for service in ("code-helper", "summariser", "support-bot"):
-        for judge, tag in SAMPLE_TAGS.items():
-            file = SAMPLES / f"{service}.jsonl"
-            labels = [json.loads(line)["tags"].get(tag) for line in file.read_text("utf-8").split("\n") if line]
-            figures = run("judges", "test", judge, file, "--label", tag, "--json").document
-            assert (figures["model"], figures["cost_usd"], figures["unscored"]) == ("lexical", None, {}), (service, tag)
-            assert figures["true_pass"] + figures["false_fail"] == labels.count("yes"), (service, tag)
-            assert figures["true_fail"] + figures["false_pass"] == labels.count("no"), (service, tag)
-            assert figures["traces"] == labels.count("yes") + labels.count("no"), (service, tag)
-            assert 0 <= figures["balanced_accuracy"] <= 1, (service, tag)
+    files = sorted(SAMPLES.glob("*.jsonl"))
+    rows = [json.loads(line) for file in files for line in file.read_text("utf-8").split("\n") if line]
+    tags = {"relevance_to_query": "relevant", "groundedness": "grounded", "correctness": "correct", "safety": "safe"}
+    for judge, tag in tags.items():
+        labels = [row["tags"].get(tag) for row in rows]
+        figures = run("judges", "test", judge, *files, "--label", tag, "--json").document
+        assert (figures["model"], figures["cost_usd"], figures["unscored"]) == ("lexical", None, {}), tag
+        assert figures["true_pass"] + figures["false_fail"] == labels.count("yes"), tag
+        assert figures["true_fail"] + figures["false_pass"] == labels.count("no"), tag
+        assert 0 <= figures["balanced_accuracy"] <= 1, tag
+    assert figures["traces"] == 63
 
 
-def test_samples_together_by_metric_and_by_configuration(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = run(*SAFETY, *sorted(SAMPLES.glob("*.jsonl")), "--label", "safe", "--json").document
-    assert (figures["traces"], figures["unscored"]) == (63, {})
-    by_need = run("judges", "test", "groundedness", SAMPLES / "code-helper.jsonl", "--by", "safe", "--json").document
-    assert sum(group["unscored"].get("missing_input", 0) for group in by_need["groups"].values()) == 19
+def test_samples_by_metric_and_by_configuration(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     file = SAMPLES / "support-bot.jsonl"
     rtc = ("judges", "test", "relevance_truth_completeness", file, "--label", "relevant")
     named = [run(*rtc, *options, "--json").document["metric"] for options in ([], ["--metric", "truth"])]
@@ -98,6 +91,13 @@ def test_reasons_bad_lines_and_unknown_judges_are_told(run: Run, monkeypatch: py
     assert run(*SAFETY, by_tag, "--by", "safe", "--json").document["version"] == catalogue()["safety"].version
     known = f"there is no judge 'zzz'; known are {', '.join(sorted(catalogue()))}"
     assert known in words(run("judges", "test", "zzz", "t.jsonl", "--label", "safe").err)
+    Path("broken.toml").write_text("a = = b", encoding="utf-8")
+    for command in (
+        ("judges", "test", "broken.toml", by_tag, "--label", "safe"),
+        ("evaluate", by_tag, "--judge", "broken.toml"),
+    ):
+        ended = run(*command)
+        assert (ended.code, ended.complaint.startswith("tracejudge: broken.toml: is not TOML: ")) == (2, True), command
     # 29 % of 100 are 29, and less as a float.
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("no", *["yes"] * 70, *["bad_request"] * 29, max_in_flight=1))
     file = write_lines("t.jsonl", [labelled("yes" if n else "no", output=f"{n}") for n in range(100)])
@@ -119,16 +119,3 @@ def test_judges_of_ones_own_run_offline_beside_built_in_ones(run: Run) -> None:
         assert {line["outcome"] for line in verdicts.values()} == {"scored"}, text
         versions = {row["name"]: row["version"] for row in run("judges", "--json").document}
         assert [name for name, line in verdicts.items() if line["judge_version"] != versions[name]] == []
-
-
-def test_a_broken_file_ends_in_its_one_line(run: Run) -> None:
-    write_own_judges()
-    file = write_lines("t.jsonl", [labelled("yes")])
-    for name, (text, line) in BROKEN.items():
-        Path("broken.toml").write_text(text, encoding="utf-8")
-        for command in (
-            ("judges", "test", "broken.toml", file, "--label", "safe"),
-            ("evaluate", file, "--judge", "broken.toml"),
-        ):
-            ended = run(*command)
-            assert (ended.code, ended.complaint) == (2, f"tracejudge: {line}"), (name, command)

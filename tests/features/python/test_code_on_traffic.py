@@ -27,7 +27,7 @@ from support.stages import (
     samples,
 )
 
-from judges.core.judge import Judge, JudgeFailedError, Reading
+from judges.core.judge import Judge, Reading
 from judges.core.model import ModelSettings
 from judges.core.verdict import Score
 from judges.features.python import protocol as environment
@@ -52,7 +52,6 @@ class Code:
     def __init__(self) -> None:
         self.traces: list[Trace] = []
         self.at_once = self.most_at_once = 0
-        self.fault: Exception | None = None
 
     async def run(self, trace: Trace) -> Reading:
         self.traces.append(trace)
@@ -60,8 +59,6 @@ class Code:
         self.most_at_once = max(self.at_once, self.most_at_once)
         await asyncio.sleep(0.001)
         self.at_once -= 1
-        if self.fault is not None:
-            raise self.fault
         return Reading((Score("safety", 1.0, passed=True),))
 
     @property
@@ -100,9 +97,7 @@ def test_however_many_models_its_rule_names_it_judges_once(keyspace: Keyspace, n
     assert find_providers(settings)[CODE.judge_model] == "code"
 
 
-def test_other_judges_of_the_rule_ask_its_models_and_failures_are_unscored(
-    keyspace: Keyspace, new_worker: Workers, code: Code
-) -> None:
+def test_other_judges_of_the_rule_ask_its_models(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
     asked = ("safety", "relevance_to_query")
     both = Rule.from_keys(name="both", judges=asked, model=("default", "first"), combine="all")
     worker = panel_worker(new_worker, judges=code.judges, rules=(both,))
@@ -126,13 +121,6 @@ def test_other_judges_of_the_rule_ask_its_models_and_failures_are_unscored(
     finish(keyspace, panel_worker(new_worker, judges=code.judges))
     assert_settled(keyspace, scored=4 * CODE_AT_ONCE)
     assert 1 < code.most_at_once <= CODE_AT_ONCE
-
-    keyspace.next_case("a judge that reports a failure")
-    code.fault = JudgeFailedError("the code raised ValueError")
-    choose(keyspace)
-    finish(keyspace, panel_worker(new_worker, judges=code.judges))
-    (verdict,) = by_model(keyspace).values()
-    assert (verdict.outcome, verdict.reason, verdict.note) == ("unscored", "judge_failed", "the code raised ValueError")
 
 
 def test_a_worker_without_the_code_puts_the_batch_back(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:

@@ -141,31 +141,11 @@ def pool(name: str, sleep: Any = asyncio.sleep, *, processes: int = 1, fingerpri
     return Pool(program, sleep)
 
 
-def test_one_process_judges_all_traces_until_it_is_closed() -> None:
+def test_one_process_judges_all_traces_as_they_were_published_until_it_is_closed_or_ends() -> None:
     judged(of_file("same_process"))  # and none begins before a trace comes
     judge = of_file("same_process", processes=8)
-    first, *others = map(process_of, judged(judge, *[trace()] * 5))
-    assert set(others) == {first}, "further processes begin only when the first is busy"
-    assert first != os.getpid()
-    assert process_of(judged(judge, trace())[0]) != first, "a judge that was closed begins anew"
-
-
-def test_a_process_that_ended_while_it_was_idle_costs_no_trace() -> None:
-    judge = of_file("same_process")
-
-    async def look() -> tuple[Assessment, Assessment]:
-        first = await evaluate(judge, trace(), None)
-        os.kill(process_of(first), signal.SIGKILL)
-        os.waitid(os.P_PID, process_of(first), os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - the loop is not to hear
-        return first, await evaluate(judge, trace(), None)
-
-    first, second = running(look, judge)
-    assert second.outcome == "scored"
-    assert process_of(first) != process_of(second)
-
-
-def test_a_judge_sees_the_trace_that_was_published() -> None:
     full = trace(
+        "word " * 800_000,  # megabytes
         context=["Text.", Document("More.", id="d", score=0.5)],
         tool_calls=[ToolCall("find", {"a": [1, None, "é\0"]}, error="none")],
         spans=[Span("s", "step", attributes={"x": {"y": 1.5}})],
@@ -173,10 +153,19 @@ def test_a_judge_sees_the_trace_that_was_published() -> None:
         usage=Usage(1, 2),
         tags={"team": "a"},
     )
-    (assessment,) = judged(of_file("same_process"), full)
-    assert assessment.rationale == repr([full.trace_id, full.context, full.tool_calls, full.tags])
-    (assessment,) = judged(of_file("has_link"), trace("word " * 800_000 + "https://example.org"))
-    assert assessment.scores[0].passed, "megabytes"
+
+    async def look() -> list[Assessment]:
+        assessments = [await evaluate(judge, each, None) for each in (trace(), trace(), full)]
+        os.kill(process_of(assessments[0]), signal.SIGKILL)
+        os.waitid(os.P_PID, process_of(assessments[0]), os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - the loop is not to hear
+        return [*assessments, await evaluate(judge, trace(), None)]
+
+    first, second, third, after = assessments = running(look, judge)
+    assert third.rationale == repr([full.trace_id, full.context, full.tool_calls, full.tags])
+    assert process_of(first) == process_of(second) == process_of(third), "further ones begin only when it is busy"
+    assert after.outcome == "scored", "a process that ended while it was idle costs no trace"
+    last = judged(judge, trace())[0]
+    assert len({os.getpid(), *map(process_of, (*assessments, last))}) == 4, "a judge that was closed begins anew"
 
 
 def test_so_many_processes_judge_at_the_same_time_and_no_more(tmp_path: Path) -> None:
@@ -194,17 +183,17 @@ def test_a_trace_that_ends_the_process_costs_no_other_and_waiting_is_no_part_of_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     let_hanging_pass_time(monkeypatch)
-    orders = ["no", "hang", "no", "crash", "crash", "no", "raise", "no"]
+    orders = ["no", "hang", "crash", "raise", "no"]
     late, ended = "took longer than 60 s", "ended by itself (exit code 3)"
-    raised = f"raised ValueError in judged_code.py:{line('raises')}"
+    raised = f"raised ValueError in judged_code.py:{line('raise')}"
     notes = [each.note for each in judged(of_file("by_the_trace"), *(told(do=order) for order in orders))]
-    assert notes == [None, late, None, ended, ended, None, raised, None]
-    judge, together = of_file("by_the_trace"), ["hang"] * 2 + ["no"] * 200
+    assert notes == [None, late, ended, raised, None]
+    judge, together = of_file("by_the_trace"), ["hang"] + ["no"] * 200
 
     async def all_of_them() -> list[Assessment]:
         return await asyncio.gather(*(evaluate(judge, told(do=order), None) for order in together))
 
-    assert [each.note for each in running(all_of_them, judge)] == [late] * 2 + [None] * 200
+    assert [each.note for each in running(all_of_them, judge)] == [late] + [None] * 200
 
 
 def test_an_answer_counts_that_came_in_time_while_the_loop_was_busy() -> None:
@@ -234,27 +223,23 @@ def test_pauses_grow_until_a_process_answers_or_while_each_trace_uses_up_the_mem
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    async def ask(name: str, orders: Sequence[str]) -> None:
-        tried = pool(name, pause)
+    async def ask(orders: Sequence[str], starts: int) -> None:
+        tried = pool("by_the_trace", pause)
+        tried._slots[0]._starts = starts
         for order in orders:
-            if order == "after forty":
-                tried._slots[0]._starts += 40
-            with (
-                nullcontext()
-                if order == "no"
-                else pytest.raises(JudgeFailedError, match=r"ended by itself|MemoryError")
-            ):
+            fails = pytest.raises(JudgeFailedError, match=r"ended by itself|MemoryError")
+            with nullcontext() if order == "no" else fails:
                 await tried.ask(told(do=order))
         assert order == "no" or tried.pids == []
         await tried.aclose()
 
-    for name, orders, expected in (
-        ("finds_no_memory", ["any", "any", "any", "after forty"], [0.1, 10.0]),
+    for orders, starts, expected in (
+        (["finds_no_memory"] * 2, 40, [10.0, 10.0]),
         # An answer ends the pauses.
-        ("by_the_trace", ["crash", "crash", "crash", "no", "crash", "crash", "no"], [0.1, 0.2]),
+        (["crash", "crash", "crash", "no", "crash", "no"], 0, [0.1, 0.2]),
     ):
-        running(lambda name=name, orders=orders: ask(name, orders))
-        assert pauses == expected, name
+        running(lambda orders=orders, starts=starts: ask(orders, starts))
+        assert pauses == expected, orders
         pauses.clear()
 
 
@@ -292,8 +277,7 @@ def test_a_judge_that_cannot_be_imported_again_has_not_failed(
     file.write_text(GOOD.format("True"))
     of_path, of_module = (make("good", {"code": f"{code}:good", **PATIENT}) for code in (file, "changing_judges"))
     file.write_text(GOOD.format("False"))
-    assert judged(of_path, trace())[0].scores[0].passed is True
-    assert not_started(of_module, 3) == "its module changed after the worker started; restart the worker"
+    assert not_started(of_module) == "its module changed after the worker started; restart the worker"
     file.unlink()
     assert judged(of_path, trace())[0].scores[0].passed is True
 
@@ -344,13 +328,13 @@ def test_a_code_judge_runs_in_loops_of_other_threads_and_of_uvloop(monkeypatch: 
     monkeypatch.setattr(Process, "ask", asked)
 
     async def look() -> list[str | None]:
-        assessments = [await evaluate(judge, told(do=order), None) for order in ("no", "crash", "hang", "no")]
+        assessments = [await evaluate(judge, told(do=order), None) for order in ("no", "hang", "crash")]
         assert judge.close is not None
         await judge.close()
         return [assessment.note for assessment in assessments]
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert runner.run(look()) == [None, "ended by itself (exit code 3)", "took longer than 60 s", None]
+        assert runner.run(look()) == [None, "took longer than 60 s", "ended by itself (exit code 3)"]
     assert set(processes()) <= set(before)
 
 
@@ -419,9 +403,6 @@ def test_no_process_outlives_a_worker_that_is_killed(tmp_path: Path, during: str
             assert parent.wait() == 0, "nor one that closes nothing"
 
 
-OVERRUNS = ("loops", "sleeps", "sleeps_later", "holds_the_lock_of_the_interpreter", "ignores_signals")
-
-
 def line(name: str) -> int:
     """Find the line that a judge or a case fails in: its last."""
     lines = FILE.read_text(encoding="utf-8").splitlines()
@@ -431,29 +412,22 @@ def line(name: str) -> int:
     return next(ends) + 1
 
 
-def judged_by(name: str, **table: Any) -> list[Assessment]:
-    """Judge a trace by the judge of this name, or by the case of `by_the_trace`."""
-    if f"def {name}(" in FILE.read_text():
-        return judged(of_file(name, **table), trace())
-    return judged(of_file("by_the_trace", **table), told(do=name))
-
-
 def test_a_failed_judge_is_unscored_and_its_note_holds_no_text_of_it() -> None:
     failures = read_table(__file__, "code_judges")["failures"]
-    assessments = {name: judged_by(name)[0] for name in ("raises_later", "recurses", "exits")}
+    assessments = {name: judged(of_file(name), trace())[0] for name in ("raises_later", "recurses")}
     # One process serves the cases of a judge, and another one those after a case that ends it.
-    for judge in ("by_the_trace", "gives"):
-        names = [name for name in failures if name not in assessments and (name in GIVEN) == (judge == "gives")]
+    others = ["closes_files", *(name for name in failures if name not in {*GIVEN, *assessments})]
+    for judge, names in (("by_the_trace", others), ("gives", [*GIVEN])):
         assessments |= dict(zip(names, judged(of_file(judge), *(told(do=name) for name in names)), strict=True))
     for name, text in failures.items():
         note = f"{text}{line(name)}" if text[-1] == ":" else text
         assert assessments[name] == Assessment("unscored", "judge_failed", note=note), name
         assert assessments[name].is_final
         assert SECRET not in f"{assessments[name]}", name
-    (assessment,) = judged_by("closes_files")
-    assert (assessment.reason, f"{assessment.note}".startswith("ended by itself")) == ("judge_failed", True)
-    for name in OVERRUNS:
-        (assessment,) = judged_by(name, time_limit_s=0.3)
+    closed = assessments["closes_files"]
+    assert (closed.reason, f"{closed.note}".startswith("ended by itself")) == ("judge_failed", True)
+    for name in ("holds_the_lock_of_the_interpreter", "ignores_signals"):
+        (assessment,) = judged(of_file(name, time_limit_s=0.3), trace())
         assert assessment == Assessment("unscored", "judge_failed", note="took longer than 0.3 s"), name
 
 
@@ -488,17 +462,17 @@ def test_a_judge_that_prints_or_forks_is_scored(capfd: pytest.CaptureFixture[str
 def test_a_judge_that_takes_more_memory_than_it_may_has_failed(tmp_path: Path) -> None:
     file = tmp_path / "judged.py"
     file.write_text(
-        "from judges.code import judge\nkept = []\n@judge\ndef keeps(trace) -> bool:\n"
-        "    kept.append(bytes(100 << 20))\n    return True\n"
-        "@judge\ndef large(trace) -> bool: return bool(bytes(1 << 30))\n"
-        "from judges.code import Score\n@judge\ndef marked(trace) -> Score:\n"
+        "from judges.code import Score, judge\nkept = []\n@judge\ndef keeps(trace) -> Score:\n"
+        "    kept.append(bytes(100 << 20))\n"
         "    return Score(1, label=open('/proc/self/oom_score_adj').read().strip())\n"
+        "@judge\ndef large(trace) -> bool: return bool(bytes(1 << 30))\n"
     )
 
     def limited(name: str, count: int = 1) -> list[Assessment]:
         return judged(make(name, {"code": f"{file}:{name}", "memory_mib": 512, **PATIENT}), *[trace()] * count)
 
     assert limited("large") == [Assessment("unscored", "judge_failed", note="raised MemoryError in judged.py:8")]
-    outcomes = "".join(assessment.outcome[0] for assessment in limited("keeps", 12))
+    keeping = limited("keeps", 8)
+    outcomes = "".join(assessment.outcome[0] for assessment in keeping)
     assert ("u" in outcomes, "uu" in outcomes) == (True, False), "what it keeps from trace to trace ends with it"
-    assert limited("marked")[0].scores[0].label == "1000", "memory that runs out takes a judge first"
+    assert keeping[0].scores[0].label == "1000", "memory that runs out takes a judge first"

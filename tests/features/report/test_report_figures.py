@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import structs, to_builtins
-from support.lazy import Lazy
 from support.stages import Keyspace, rules_of, settings_of
 from support.verdicts import DAY_S, NOW, Expected, expected, publish, three_weeks, verdict, write_archive
 
@@ -35,7 +34,6 @@ from worker.features.labels.correction_watch import CorrectionWatch
 from worker.features.report.figures import Period, Report, Row, Scope, make_report, time_of
 from worker.features.report.sources import read_archives, read_redis
 
-proportion = Lazy("statsmodels.stats.proportion")
 WEEK = Period(NOW - 7 * DAY_S, NOW)
 BEFORE = Period(NOW - 14 * DAY_S, NOW - 7 * DAY_S)
 
@@ -91,7 +89,7 @@ def numbers_of(row: Row) -> list[float]:
 
 def test_figures_of_buckets_outbox_and_archives_are_those_of_the_verdicts(keyspace: Keyspace, tmp_path: Path) -> None:
     tags = [{"prompt_version": "v1", "plan": name} for name in ("shop", "bot")]
-    verdicts = [structs.replace(each, tags=tags[each.service == "bot"]) for each in three_weeks(1_500)]
+    verdicts = [structs.replace(each, tags=tags[each.service == "bot"]) for each in three_weeks(700)]
     publish(keyspace, verdicts, segments=("release",))
     report = from_redis(keyspace, scope("service", "environment"))
     rows = [row for row in report.rows if row.labels["metric"] == "safety"]
@@ -154,27 +152,7 @@ def test_figures_of_buckets_outbox_and_archives_are_those_of_the_verdicts(keyspa
     assert {row.labels["release"] for row in by_both.rows} == {"", "1.0", "1.1"}
 
 
-def test_intervals_widen_with_sessions_and_a_short_period_has_fine_buckets(
-    keyspace: Keyspace,
-) -> None:
-    random_ = random.Random(3)
-    alike = [
-        verdict(40 * session + number, NOW - DAY_S + session, service=service, session_id=name, passed=passed)
-        for session in range(40)
-        for passed in [random_.random() < 0.8]
-        for number, service, name in [
-            *((each, "alike", f"s{session}") for each in range(10)),
-            *((10 + each, "alone", None) for each in range(10)),
-        ]
-    ]
-    publish(keyspace, alike)
-    rows = from_redis(keyspace, scope("service")).rows
-    of_sessions, of_single = (row.share for row in rows)
-    assert of_sessions is not None
-    assert of_single is not None
-    assert of_sessions.value == of_single.value
-    assert of_sessions.high - of_sessions.low > 2.5 * (of_single.high - of_single.low)
-    keyspace.next_case("a short period")
+def test_a_short_period_has_fine_buckets(keyspace: Keyspace) -> None:
     verdicts = [verdict(number, NOW - 60 * number, passed=number % 3 > 0) for number in range(1, 240)]
     publish(keyspace, verdicts)
     last_hour = Period(NOW - 3_000, NOW)
@@ -222,43 +200,16 @@ def test_what_figures_cannot_say_is_said_beside_them(keyspace: Keyspace, tmp_pat
     assert "cost_unknown" in texts
 
 
-def test_a_corrected_share_stands_beside_the_raw_one(keyspace: Keyspace) -> None:
-    random_ = random.Random(5)
-    verdicts = [verdict(number, NOW - number, passed=random_.random() < 0.8) for number in range(1, 401)]
-    publish(keyspace, verdicts)
-    drawn = [each for each in verdicts if random_.random() < 0.5]
-    # The judge passes every tenth trace that fails.
-    labels = [
-        Label(each.trace_id, "safety", "safety", passed=bool(each.scores[0].passed) and number % 10 > 0, drawn=0.5)
-        for number, each in enumerate(drawn)
-    ]
+def test_a_share_of_two_judge_models_is_not_corrected(keyspace: Keyspace) -> None:
+    """That one of a single judge model is: test_report_gauges_and_board_agree_to_the_last_digit."""
+    verdicts = [verdict(number, NOW - number, passed=number % 5 > 0) for number in range(1, 201)]
+    publish(keyspace, [*verdicts, verdict(500, NOW - 0.5, judge_model="other")])
+    labels = [Label(each.trace_id, "safety", "safety", passed=True, drawn=0.5) for each in verdicts[::2]]
     write_labels(keyspace.store, labels)
     attach(keyspace.store, verdicts)
-    (row,) = from_redis(keyspace, scope("service")).rows
-    (fixed,) = row.corrected
-    assert row.share is not None
-    assert (fixed.method, fixed.labels) == ("ppi", len(labels))
-    assert fixed.share.low < fixed.share.value < fixed.share.high
-    assert fixed.share.value == pytest.approx(row.share.value * 0.9, abs=0.04)
-    publish(keyspace, [verdict(500, NOW - 0.5, judge_model="other")])
     report = from_redis(keyspace, scope("service"))
     assert report.rows[0].corrected == []
     assert "not_corrected" in codes(report)
-
-
-def test_labels_of_a_part_of_the_time_do_not_correct_the_rest(keyspace: Keyspace) -> None:
-    """A hundred labels of the first two days of a week; the report names the time without any, and what to do."""
-    verdicts = [verdict(number, NOW - 1_200 * number, passed=number % 5 > 0) for number in range(1, 500)]
-    publish(keyspace, verdicts)
-    first = [each for each in verdicts if each.started_at < NOW - 5 * DAY_S]
-    write_labels(keyspace.store, [Label(each.trace_id, "safety", "safety", passed=True, drawn=0.9) for each in first])
-    attach(keyspace.store, verdicts)
-    report = from_redis(keyspace, scope("service", shift_s=None))
-    assert report.rows[0].corrected == []
-    (text,) = (limit.text for limit in report.limits if limit.code == "not_corrected")
-    assert "not corrected by labels: No label is of the time " in text
-    assert "which has 72% of the judged traffic. Label verdicts that are drawn from all of the time" in text
-    assert ", or use the share of the labelled part: 100.0% (" in text
 
 
 CHEAP = ModelSettings(provider="decisions", base_url="http://localhost", model="cheap")
@@ -271,12 +222,12 @@ SETTINGS: dict[str, Any] = {
 
 
 def traffic() -> list[Verdict]:
-    """Verdicts of three days: weights, sessions, refusals, and second judgings, some of them refused or away."""
+    """Verdicts of two days: weights, sessions, refusals, and second judgings, some of them refused or away."""
     random_ = random.Random(37)
     verdicts = []
-    for number in range(3_000):
+    for number in range(1_500):
         # None in the last hour: the window of the gauges is the day.
-        at = NOW - 3 * DAY_S + (3 * DAY_S - 3_700) * number / 3_000
+        at = NOW - 2 * DAY_S + (2 * DAY_S - 3_700) * number / 1_500
         w, refused = random_.choice((1.0, 2.0, 8.0)), random_.random() < 0.03
         g = random_.choice((0.2, 0.7, 0.97))
         scores = (Score("safety", g, passed=g > 0.5, probability=g),)
@@ -352,7 +303,7 @@ def test_report_gauges_and_board_agree_to_the_last_digit(keyspace: Keyspace) -> 
         assert (of_arrays.share, of_arrays.unknown) == (row.share.value, row.unknown)
     version = report.rows[0].labels["version"]
     corrected = [share for row in report.rows for share in row.corrected]
-    assert len(corrected) == 1
+    assert [share.method for share in corrected] == ["ppi"]
     _, of_trust = read_trust(keyspace.store, rows["cheap"])
     names = ("corrected_share", "corrected_lower", "corrected_upper")
     shown = [gauge(name, judge_model="cheap", version=version, method="ppi") for name in names]
@@ -369,9 +320,14 @@ def test_report_gauges_and_board_agree_to_the_last_digit(keyspace: Keyspace) -> 
 
 def test_intervals_of_differences_cover_and_are_newcombe_s() -> None:
     for pair, (name, make) in zip(itertools.cycle(coverage.PAIRS), coverage.PAIR_DESIGNS.items(), strict=False):
-        # Within what three standard errors of 250 runs allow around what 2,000 runs reach, 94.4 to 96.6 %.
-        assert 0.91 <= coverage.difference_coverage(make, *pair, 250) <= 0.99, (name, pair)
-    for a, m, b, n in ((56, 70, 48, 80), (9, 10, 3, 10), (400, 400, 395, 400), (0, 20, 7, 9)):
+        # 2,000 runs reach 94.4 to 96.6 %; the standard error of 120 runs is 2 %.
+        assert 0.89 <= coverage.difference_coverage(make, *pair, 120) <= 1, (name, pair)
+    # As statsmodels computes them, whose import takes two seconds.
+    for (a, m), (b, n), bounds in (
+        ((56, 70), (48, 80), (0.05243, 0.33387)),
+        ((9, 10), (3, 10), (0.17052, 0.80902)),
+        ((400, 400), (395, 400), (0.0006, 0.02892)),
+        ((0, 20), (7, 9), (-0.93677, -0.41486)),
+    ):
         corrected = difference(wilson(a / m, m), wilson(b / n, n))
-        expected = proportion.confint_proportions_2indep(a, m, b, n, method="newcomb", compare="diff")
-        assert (corrected.low, corrected.high) == pytest.approx(expected, abs=1e-4), (a, m, b, n)
+        assert (corrected.low, corrected.high) == pytest.approx(bounds, abs=1e-4), (a, m, b, n)
