@@ -12,8 +12,8 @@ from support.passes import Replays, take
 from support.stages import Keyspace, make_trace, make_traces, rules_of, sampler_of, settings_of
 from support.tables import read_table
 
+from benchmarks.budget_days import Simulation, bias
 from judges.core.model import ModelSettings
-from tests.features.budgets.budget_days import Simulation, bias
 from tracejudge import Trace
 from worker.base.monitor.gauges import MonitorParts
 from worker.core.config.settings import NANO, Rule, Settings

@@ -21,10 +21,10 @@ from support.processes import wait_until
 from support.stages import Keyspace, make_verdict, settings_of
 from support.tables import read_table
 
+from benchmarks import canary_runs
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
-from tests.features.canary import canary_runs
 from worker.base.accounting import read_account
 from worker.base.monitor.counts import field_of, read_counts
 from worker.base.monitor.feature import Monitor, MonitorKeys

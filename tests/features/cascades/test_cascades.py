@@ -15,12 +15,12 @@ from support.passes import count_outbox, monitor_parts, retry_all
 from support.stages import Keyspace, settings_of
 from support.tables import read_table
 
+from benchmarks import cascade_runs
 from judges.agreement import cascade_share
 from judges.agreement.shares import merge_sums
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
 from judges.core.verdict import Verdict
-from tests.features.cascades import cascade_runs
 from worker.base.doctor.lint import lint
 from worker.base.lookup.tail import _newest, verdict_line
 from worker.base.monitor.counts import field_of

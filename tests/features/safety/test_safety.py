@@ -18,12 +18,12 @@ from support.passes import count_outbox, monitor_parts, quality_sums, read_outbo
 from support.stages import Keyspace, make_traces, make_verdict, settings_of
 from support.stages import rules_of as compiled
 
+from benchmarks import safety_runs
+from benchmarks.safety_runs import Judge
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import load_judges
-from tests.features.safety import safety_runs
-from tests.features.safety.safety_runs import Judge
 from worker.base.monitor.counts import read_counts, read_horizon
 from worker.base.monitor.feature import Monitor
 from worker.base.monitor.incidents import read_examples
