@@ -26,6 +26,7 @@ from support.collection import ByModuleFixture, check, spread
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
 from support.processes import missing, own_part
+from support.redis_kinds import delete_keys
 from xdist.remote import Producer
 
 from worker.base import embedded
@@ -205,8 +206,7 @@ def prefix(redis_servers: Servers) -> Iterator[str]:
     yield own
     for port in redis_servers.ports():
         with Redis(port=port) as client:
-            for key in client.scan_iter(match=f"*{own}*", count=1000):
-                client.unlink(key)
+            delete_keys(client, f"*{own}*")
 
 
 @pytest.fixture

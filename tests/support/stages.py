@@ -16,6 +16,7 @@ import redis
 
 from judges.core.verdict import Score, Verdict
 from judges.registry import load_judges
+from support.redis_kinds import delete_keys
 from tracejudge import Trace
 from tracejudge.ids import partition_prefix, place_of
 from tracejudge.redis_url import cluster_url
@@ -67,8 +68,7 @@ class Keyspace(AbstractContextManager["Keyspace"]):
     def next_case(self, name: str) -> None:
         """Delete all keys for the next case of a test, and print its name, which pytest shows with a failure."""
         print(f"case: {name}")  # noqa: T201
-        for key in self.client.scan_iter(match=f"*{self.prefix}:*", count=1000):
-            self.client.delete(key)
+        delete_keys(self.client, f"*{self.prefix}:*")
         self.store.make_group(self.keys.traces, INGEST_GROUP)
         self._numbers.clear()
         self._confirmed.clear()

@@ -318,8 +318,7 @@ def test_negative_feedback_leads_to_verdicts_on_its_trace_only(pipeline: Pipelin
     assert "Tuesday" not in worker.program.output
 
 
-@pytest.mark.slow("several workers")
-@pytest.mark.faults
+@pytest.mark.endurance("three workers; passes of workers that die: test_feedback_passes.py")
 def test_one_of_several_workers_makes_the_pass_and_nothing_is_lost_by_a_kill_before(pipeline: Pipeline) -> None:
     rules = [{"name": "half", "judges": ["groundedness"], "rate": 0.5, "always": ["negative_feedback"]}]
     first = pipeline.worker(rules=rules, late_feedback_wait=600)

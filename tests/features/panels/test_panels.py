@@ -178,8 +178,7 @@ def test_two_models_disagree(pipeline: Pipeline, setup: dict[str, Any], otlp: Ot
     assert spans() == {"evaluate safety": 3 * TRACES, "chat judge-1": TRACES, "chat judge-2": TRACES}
 
 
-@pytest.mark.slow("waits longer than a lease of 15 s")
-@pytest.mark.faults
+@pytest.mark.endurance("waits longer than a lease of 15 s; losses of every kind: test_panel_judging.py")
 def test_after_a_kill_with_one_model_silent_each_model_and_panel_is_asked_once(
     pipeline: Pipeline, setup: dict[str, Any], endpoint: ChatEndpoint, other_endpoint: ChatEndpoint
 ) -> None:
