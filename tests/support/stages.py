@@ -124,12 +124,16 @@ class Keyspace(AbstractContextManager["Keyspace"]):
 
     def batches(self) -> dict[str, Batch]:
         start = self.keys.batch("")
-        keys = self.client.scan_iter(match=f"{start}*", count=1000)
-        # Those with a TTL were written for a script that did not choose them.
-        by_key = {key: self.client.get(key) for key in keys if self.client.ttl(key) == -1}
-        # A worker may have ended one meanwhile.
+        keys = list(self.client.scan_iter(match=f"{start}*", count=1000))
+        with self.client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.get(key)
+                pipe.ttl(key)
+            replies = iter(pipe.execute())
+        rows = zip(keys, replies, replies, strict=True)
+        # Those with a TTL were written for a script that did not choose them; a worker may have ended one meanwhile.
         return {
-            key.decode().removeprefix(start): decode_batch(batch) for key, batch in by_key.items() if batch is not None
+            key.decode().removeprefix(start): decode_batch(batch) for key, batch, ttl in rows if batch and ttl == -1
         }
 
     def chosen(self) -> list[tuple[Trace, Evaluation]]:
