@@ -191,8 +191,8 @@ def judged(keyspace: Keyspace, worker: Worker, at_ms: int, wrong: int) -> None:
 
 def test_a_changed_judge_drifts_until_it_agrees_as_before(keyspace: Keyspace, clock: list[int]) -> None:
     worker, drifts, about = Worker(keyspace), dict[int, float | None](), list[dict[str, str]]()
-    # Nine days with one wrong verdict, two days with five, then as before.
-    change, end = 9 * 24, 11 * 24
+    # Nine days with one wrong verdict, a day with five, then as before.
+    change, end = 9 * 24, 10 * 24
     for hour in (*range(0, change - 24, 4), *range(change - 24, end + 24)):
         clock[0] = START_MS + hour * HOUR_MS
         judged(keyspace, worker, clock[0], 5 if change <= hour < end else 1)
@@ -200,7 +200,7 @@ def test_a_changed_judge_drifts_until_it_agrees_as_before(keyspace: Keyspace, cl
             # Another worker is the active monitor from now on.
             worker.watch.clear()
             worker = Worker(keyspace)
-        if hour > change - 12:
+        if hour > change - 6:
             worker.turn()
             drifts[hour] = worker.value("drift")
         if hour == end - 1:
