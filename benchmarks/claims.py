@@ -6,21 +6,15 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks import budget_days, canary_runs, cascade_runs, fleets, label_runs, safety_runs, young
 from benchmarks import coverage as windows
-from benchmarks import fleets
 from benchmarks.declines import Days, notices
 from benchmarks.fleets import Traffic
+from benchmarks.safety_runs import Judge
 from benchmarks.statistics import Figure, Length, Row, Table, at_most, coverage, events, part
 from benchmarks.weighted import Design
 from benchmarks.weighted import false_alarms as weighted_alarms
 from benchmarks.weighted import median_delay as weighted_delay
-from tests.features.board import young
-from tests.features.budgets import budget_days
-from tests.features.canary import canary_runs
-from tests.features.cascades import cascade_runs
-from tests.features.labels import labels
-from tests.features.safety import safety_runs
-from tests.features.safety.safety_runs import Judge
 
 _COVERAGE: Final = "94 % less the standard errors"
 _DESIGNS: Final = {
@@ -344,18 +338,18 @@ def _safety_sessions(length: Length) -> Iterator[Row]:
 def _corrected(length: Length) -> Iterator[Row]:
     runs, few = length.runs(4000, 100), length.runs(2000, 60)
     for share, most in ((0.5, 0.65), (0.8, 0.6), (0.95, 0.45)):
-        found = labels.drawn(1, share, runs)
+        found = label_runs.drawn(1, share, runs)
         cells = [
             [coverage(found.share, runs, length)],
             [at_most(found.beside_rogan_gladen, most)],
             [at_most(found.beside_labels, 1.0)],
             [
-                coverage(labels.drawn(2, share, runs, design=design).share, runs, length)
-                for design in labels.DESIGNS[1:]
+                coverage(label_runs.drawn(2, share, runs, design=design).share, runs, length)
+                for design in label_runs.DESIGNS[1:]
             ],
-            [coverage(labels.golden(3, share, runs), runs, length)],
-            [coverage(labels.sessions(5, share, few, each), few, length) for each in (0.1, 0.25, 0.5)],
-            [coverage(labels.sessions(6, share, few, 0.5, errors=0.0), few, length)],
+            [coverage(label_runs.golden(3, share, runs), runs, length)],
+            [coverage(label_runs.sessions(5, share, few, each), few, length) for each in (0.1, 0.25, 0.5)],
+            [coverage(label_runs.sessions(6, share, few, 0.5, errors=0.0), few, length)],
         ]
         yield Row([str(share)], cells, f"{_COVERAGE}; width {most}")
 
@@ -374,7 +368,7 @@ def _labels_in_time(length: Length) -> Iterator[Row]:
         ("queue file", "a file of the disagreeing traces as `queue` after the drawn ones", False),
     ):
         # On the board there are more verdicts: a tenth of .05 of them is answered.
-        found = labels.in_time(7, runs, design, judged=8000 if design == "falling order" else 2000)
+        found = label_runs.in_time(7, runs, design, judged=8000 if design == "falling order" else 2000)
         most = 0.02 + length.errors * (0.02 / runs) ** 0.5
         refused = Figure(f"{100 * found.refused:.1f}", found.refused == 1 if is_refused else found.refused <= most)
         held = found.offered_covered if is_refused else found.covered

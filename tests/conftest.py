@@ -4,6 +4,7 @@ All tests share the server of `redis` and `redis_url`, so a test's keys begin wi
 A test that kills, fills or configures a server starts an `EmbeddedRedis` of its own.
 """
 
+import functools
 import gc
 import logging
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import redis.utils
 import structlog
 from hypothesis import settings
 from redis import Redis
@@ -26,6 +28,7 @@ from support.collection import ByModuleFixture, check, spread
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
 from support.processes import missing, own_part
+from support.redis_kinds import delete_keys
 from xdist.remote import Producer
 
 from worker.base import embedded
@@ -50,6 +53,8 @@ sys.dont_write_bytecode = False
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 # One certificate, that of no server: each client and each program that a test starts would load 150, 50 ms of CPU.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "no_authority.pem")
+# Each connection to Redis would read the version of the driver from its files, a millisecond of CPU.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 # Without this, collections of garbage are a tenth of the CPU of a run: thousands of tests are objects that stay.
 gc.set_threshold(50_000, 20, 20)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -128,6 +133,7 @@ class Servers:
     binaries: tuple[ServerBinary, ...]
     ends: ExitStack
     running: dict[str, EmbeddedRedis] = field(default_factory=dict)
+    clients: dict[int, Redis] = field(default_factory=dict)
     cluster: Cluster | None = None
 
     def get(self, binary: ServerBinary) -> EmbeddedRedis:
@@ -144,10 +150,13 @@ class Servers:
             self.cluster = self.ends.enter_context(running_cluster())
         return self.cluster
 
-    def ports(self) -> list[int]:
-        """List all servers that hold keys of tests; a replica would refuse to delete them."""
+    def delete_keys(self, pattern: str) -> None:
+        """Delete the keys of a test on all servers but replicas, which would refuse."""
         masters = [] if self.cluster is None else self.cluster.slots()
-        return [*(server.port for server in self.running.values()), *{port for _, _, port in masters}]
+        for port in [*(server.port for server in self.running.values()), *{port for _, _, port in masters}]:
+            if port not in self.clients:
+                self.clients[port] = self.ends.enter_context(Redis(port=port))
+            delete_keys(self.clients[port], pattern)
 
 
 @pytest.fixture(scope="session")
@@ -203,10 +212,7 @@ def prefix(redis_servers: Servers) -> Iterator[str]:
     """A prefix of this test alone, for keys like `{prefix}:traces`; its keys are deleted after the test."""
     own = f"test-{uuid.uuid4().hex[:12]}"
     yield own
-    for port in redis_servers.ports():
-        with Redis(port=port) as client:
-            for key in client.scan_iter(match=f"*{own}*", count=1000):
-                client.unlink(key)
+    redis_servers.delete_keys(f"*{own}*")
 
 
 @pytest.fixture

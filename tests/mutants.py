@@ -47,6 +47,7 @@ MEMORY_BYTES: Final = 6 << 30
 _SPARE_S: Final = 30
 _SCRIPT: Final = re.compile(r"^-- @script (\w+)", re.MULTILINE)
 _MOST_TESTS_S: Final = 60.0
+_PYTEST: Final = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
 ROOT: Final = Path(__file__).parents[1]
 PRODUCT: Final = ("worker", "judges", "deploy", "producers/tracejudge")
 NOT_COPIED: Final = (
@@ -238,7 +239,7 @@ def _short(text: str) -> str:
 
 # --- mutants of Lua ---
 
-_LUA: Final = [
+_LUA: Final[list[tuple[str, str | None]]] = [
     *((rf" {re.escape(one)} ", f" {other} ") for one, other in [("==", "~="), ("~=", "=="), ("<", "<="), ("<=", "<")]),
     *((rf" {re.escape(one)} ", f" {other} ") for one, other in [(">", ">="), (">=", ">"), ("+", "-"), ("-", "+")]),
     *((rf" {one} ", f" {other} ") for one, other in [("and", "or"), ("or", "and")]),
@@ -252,19 +253,32 @@ _LUA: Final = [
 def mutants_of_lua(source: str) -> Iterator[tuple[int, str, str]]:
     """Do the same by patterns, line by line; comments stay as they are."""
     lines = source.splitlines(keepends=True)
-    for number, line in enumerate(lines):
-        code = line.rstrip("\n").partition("--")[0]
-        for pattern, other in _LUA:
-            for match in re.finditer(pattern, code):
-                after = str(int(match[0]) + 1) if other is None else other
-                changed = line[: match.start()] + after + line[match.end() :]
-                text = "".join([*lines[:number], changed, *lines[number + 1 :]])
-                yield number + 1, f"{_short(line)} -> {_short(changed)}", text
+    for place, line in enumerate(lines):
+        yield from _by_patterns(lines, place, line.rstrip("\n").partition("--")[0], _LUA)
+
+
+def _by_patterns(
+    lines: Sequence[str], place: int, code: str, patterns: Sequence[tuple[str, str | None]]
+) -> Iterator[tuple[int, str, str]]:
+    """Change the code at the beginning of a line; None replaces a number by a larger one."""
+    line = lines[place]
+    for pattern, other in patterns:
+        for match in re.finditer(pattern, code):
+            after = _larger(match[0], is_lua=patterns is _LUA) if other is None else other
+            changed = line[: match.start()] + after + line[match.end() :]
+            text = "".join([*lines[:place], changed, *lines[place + 1 :]])
+            yield place + 1, f"{_short(line)} -> {_short(changed)}", text
+
+
+def _larger(number: str, *, is_lua: bool) -> str:
+    if is_lua:
+        return str(int(number) + 1)
+    return f"{min(0.99, 3 * float(number)) if '.' in number else 3 * int(number):g}"
 
 
 # --- mutants of the tables of alerts ---
 
-_TOML: Final = [
+_TOML: Final[list[tuple[str, str | None]]] = [
     *((rf" {re.escape(one)} ", f" {other} ") for one, other in [(">", ">="), (">=", ">"), ("<", ">"), ("==", "!=")]),
     *((rf"\b{one}\b(?=[( ])", other) for one, other in [("max", "min"), ("min", "max"), ("and", "unless")]),
     (r"^unless.*$|^<<but_members>>$", "# left out"),
@@ -283,23 +297,11 @@ _TOML: Final = [
 def mutants_of_toml(source: str) -> Iterator[tuple[int, str, str]]:
     """Do the same with queries and settings of alerts; texts and comments stay as they are."""
     lines, is_query = source.splitlines(keepends=True), False
-    for number, line in enumerate(lines):
+    for place, line in enumerate(lines):
         code = line.rstrip("\n")
         is_query = is_query or code.startswith("expr = ")
         if is_query or re.match("(?:severity|kind|for|window|bound|factor|min_count) = ", code):
-            for pattern, other in _TOML:
-                for match in re.finditer(pattern, "" if code.startswith("#") else code.partition(" # ")[0]):
-                    after = (
-                        f"{min(0.99, 3 * float(match[0])) if '.' in match[0] else 3 * int(match[0]):g}"
-                        if other is None
-                        else other
-                    )
-                    changed = line[: match.start()] + after + line[match.end() :]
-                    yield (
-                        number + 1,
-                        f"{_short(line)} -> {_short(changed)}",
-                        "".join([*lines[:number], changed, *lines[number + 1 :]]),
-                    )
+            yield from _by_patterns(lines, place, "" if code.startswith("#") else code.partition(" # ")[0], _TOML)
         is_query = is_query and not (code.endswith("'''") and code != "expr = '''") and not code.endswith('"')
 
 
@@ -502,24 +504,11 @@ def observe(root: Path, file: Path) -> None:
         tree = Tree(root, Path(folder) / "tree")
         # The plugin of this checkout, also for an older one.
         shutil.copy(ROOT / "tests/support/lines.py", tree.folder / "tests/support/lines.py")
-        command = [sys.executable, "-m", "pytest", "-q", "-n", str(PROCESSES), "-p", "tests.support.lines"]
-        command += [
-            "-p",
-            "no:randomly",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            "not slow and not endurance",
-            "--timeout",
-            "600",
-        ]
+        command = [*_PYTEST, "-n", str(PROCESSES), "-p", "tests.support.lines", "--timeout", "600"]
+        command += ["-m", "not slow and not endurance"]
         file.mkdir(parents=True)
-        subprocess.run(
-            command,
-            cwd=tree.folder,
-            env=_environment(tree.folder) | {"TRACEJUDGE_LINES": str(file.resolve())},
-            check=False,
-        )
+        environment = _environment(tree.folder) | {"TRACEJUDGE_LINES": str(file.resolve())}
+        subprocess.run(command, cwd=tree.folder, env=environment, check=False)
 
 
 @functools.cache
@@ -536,16 +525,13 @@ class Tree:
         self._root, self.folder = root, folder
         shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
         self._changed_at = time.time()
-        command = [
-            sys.executable,
-            "-c",
-            "import worker, judges, deploy, tracejudge as t; print(worker.__path__, t.__file__)",
-        ]
-        ended = subprocess.run(
-            command, cwd=folder, env=_environment(folder), capture_output=True, text=True, check=True
-        )
+        ended = self._python("-c", "import worker, judges, deploy, tracejudge as t; print(worker.__path__, t.__file__)")
         if ended.stdout.count(str(folder)) < 2:
-            sys.exit(f"tests/mutants.py: the copy is not what is imported: {ended.stdout}")
+            sys.exit(f"tests/mutants.py: the copy is not what is imported: {ended.stdout} {ended.stderr}")
+
+    def _python(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command, environment = [sys.executable, *arguments], _environment(self.folder)
+        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
 
     def test(self, mutant: Mutant, tests: Sequence[str]) -> Ended:
         """Run tests with a change."""
@@ -567,19 +553,12 @@ class Tree:
         os.utime(self.folder / path, (self._changed_at, self._changed_at))
 
     def _make_rules(self, mutant: Mutant) -> bool:
-        command = [sys.executable, "-m", "deploy"]
-        return (
-            not mutant.alert
-            or not subprocess.run(
-                command, cwd=self.folder, env=_environment(self.folder), capture_output=True, check=False
-            ).returncode
-        )
+        return not mutant.alert or self._python("-m", "deploy").returncode == 0
 
     def _run(self, tests: Sequence[str], alert: str) -> Ended:
-        options = ["-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=line", "-n", "0"]
         names = self.folder / "tests-of-a-mutant.txt"
         names.write_text("\n".join(tests), "utf-8")
-        command = [sys.executable, "-m", "pytest", *options, f"@{names.name}"]
+        command = [*_PYTEST, "-x", "--tb=line", "-n", "0", f"@{names.name}"]
         began, timeout_s = time.monotonic(), _SPARE_S + (600 if alert else 5 * _MOST_TESTS_S)
         with tempfile.TemporaryFile("w+") as output:
             environment = _environment(self.folder) | {"TRACEJUDGE_ONE_ALERT": alert}

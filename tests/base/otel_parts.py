@@ -47,7 +47,7 @@ class Sending:
 
     def __init__(self, keyspace: Keyspace, otlp: OtlpReceiver, endpoint: str | None = None, **settings: Any) -> None:
         self._keyspace, self._otlp = keyspace, otlp
-        self._settings = settings_of(keyspace, models=MODELS, otlp_endpoint=endpoint or otlp.endpoint, **settings)
+        self._settings = settings_of(keyspace, models=MODELS, otlp_endpoint=endpoint or otlp.root_url, **settings)
         self.metrics = Metrics(self._settings)
         self.exporter = OtlpExporter(self._settings, keyspace.store, self.metrics, GROUP)
         self.exporter.stale_ms = 0

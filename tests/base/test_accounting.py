@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from support.judging import MODEL, Workers, choose
 from support.processes import bounded_s, wait_until
+from support.redis_kinds import delete_keys
 from support.stages import IngestHarness, Keyspace, make_trace, make_traces, make_verdict, samples, settings_of
 
 import tracejudge
@@ -278,8 +279,7 @@ def test_batches_that_expired_by_a_foreign_ttl_are_lost(keyspace: Keyspace, new_
 
 def forget_all(keyspace: Keyspace) -> None:
     """Lose all that Redis holds, as FLUSHALL does."""
-    for key in keyspace.client.scan_iter(match=f"{keyspace.prefix}:*", count=1000):
-        keyspace.client.delete(key)
+    delete_keys(keyspace.client, f"{keyspace.prefix}:*")
 
 
 def test_traces_lost_by_a_flush_are_counted_when_the_producer_sends_again(keyspace: Keyspace, start: Start) -> None:

@@ -244,7 +244,7 @@ def at_logs(status: int) -> collector.Behaviour:
 def test_answers_of_a_receiver_have_findings(
     run: Run, monkeypatch: pytest.MonkeyPatch, otlp: collector.OtlpReceiver
 ) -> None:
-    monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", otlp.endpoint)
+    monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", otlp.root_url)
     page = collector.Accept(body=b"<html>", content_type="text/html")
     large = collector.Accept(body=bytes(8 * 1024 * 1024))
     behaviours = {f"HTTP {status}": collector.failing(status) for status in (503, 500, 401, 403, 404, 302)}

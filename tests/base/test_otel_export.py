@@ -26,7 +26,7 @@ from otel_parts import (
     senders,
 )
 from support.otlp import Accept, OtlpReceiver, failing
-from support.proxy import PASSES, Proxy, cuts_replies
+from support.proxy import PASSES, Behaviour, Proxy
 from support.replies import sequence
 from support.stages import Keyspace, make_verdict, samples, select_metrics, settings_of
 
@@ -90,7 +90,7 @@ def test_variables_of_opentelemetry_are_read(
     keyspace: Keyspace, otlp: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{otlp.endpoint}/v1/traces")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{otlp.root_url}/v1/traces")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=eval%20team,authorization=Bearer s3cret")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=prod,service.name=judges")
     receivers = {"plain": OtlpSettings(resource={"openinference.project.name": "scores"})}
@@ -123,7 +123,7 @@ def test_variables_of_opentelemetry_are_read(
 
 def test_spans_sent_twice_are_equal(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     keyspace.send(SCORED, *numbered(3))
-    worker = sender(endpoint=f"{otlp.endpoint}/")  # a slash at its end
+    worker = sender(endpoint=f"{otlp.root_url}/")  # a slash at its end
     worker.turn()
     first = otlp.spans, otlp.logs
     otlp.forget()
@@ -203,7 +203,7 @@ def lose_answers_to(proxy: Proxy, exporter: ExportConsumer, method: str) -> None
     usual = getattr(exporter, method)
 
     def call(*arguments: object, **options: object) -> object:
-        proxy.behaviour = cuts_replies(0)
+        proxy.behaviour = Behaviour(reply_share=0)
         setattr(exporter, method, usual)
         try:
             return usual(*arguments, **options)

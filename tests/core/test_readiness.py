@@ -157,7 +157,7 @@ def test_a_receiver_or_a_redis_that_is_down_is_reported_and_the_worker_is_alive(
     with EmbeddedRedis() as server:
         otlp.close()
         pipeline = at_redis(server.url)
-        worker = pipeline.worker("-c", IMPATIENT, otlp_endpoint=otlp.endpoint)
+        worker = pipeline.worker("-c", IMPATIENT, otlp_endpoint=otlp.root_url)
         wait_until(lambda: is_ready(worker), what="the worker to be ready")
         pipeline.publish(make_traces(3))
         wait_until(lambda: not is_ready(worker), what="the worker to notice the receiver")

@@ -94,7 +94,7 @@ def test_explanations_leave_redacted(keyspace: Keyspace) -> None:
     for redact, explanation in ((Redact(), text), (BUILTIN, f"She wrote to {SIGN}.")):
         keyspace.next_case(explanation)
         with OtlpReceiver() as otlp:
-            settings = settings_of(keyspace, otlp_endpoint=otlp.endpoint, export_explanations=True, redact=redact)
+            settings = settings_of(keyspace, otlp_endpoint=otlp.root_url, export_explanations=True, redact=redact)
             exporter = OtlpExporter(settings, keyspace.store, Metrics(settings), "otel")
             exporter.prepare()
             keyspace.send(make_verdict(1, outcome="scored", scores=(Score("safety", 1.0, rationale=text),)))

@@ -336,7 +336,7 @@ def test_our_own_services_start_by_their_commands_and_are_healthy(
 def variables(redis_url: str, prefix: str, otlp: OtlpReceiver) -> dict[str, str]:
     """Return the variables of compose.yaml, with the addresses of the test."""
     environment = services()["traffic"]["environment"]
-    ours = {"TRACEJUDGE_REDIS_URL": redis_url, "OTEL_EXPORTER_OTLP_ENDPOINT": otlp.endpoint}
+    ours = {"TRACEJUDGE_REDIS_URL": redis_url, "OTEL_EXPORTER_OTLP_ENDPOINT": otlp.root_url}
     assert set(ours) < set(environment)
     return environment | ours | {"TRACEJUDGE_PREFIX": prefix}
 

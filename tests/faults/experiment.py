@@ -108,7 +108,7 @@ class Experiment:
         rules = [{"name": "all", "judges": list(self.judges)}]
         # A clock that jumps by an hour would make the canary due, whose evaluations are no traffic.
         monitor = {"canary_every_s": 0}
-        usual = {"otlp_endpoint": self.otlp.endpoint, "log_level": "warning", "monitor": monitor}
+        usual = {"otlp_endpoint": self.otlp.root_url, "log_level": "warning", "monitor": monitor}
         return {**usual, "models": {"default": model}, "rules": rules, **more}
 
     def start(self, name: str = "a", *, wait: bool = True, **settings: Any) -> Worker:

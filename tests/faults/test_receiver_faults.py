@@ -42,7 +42,7 @@ def too_large(export: collector.Export) -> collector.Accept:
 
 
 PHASES: dict[str, collector.Behaviour] = {
-    "slow": collector.slow(1.0),
+    "slow": collector.Accept(delay_s=1.0),
     "400 for some": collector.Accept(),
     "413": too_large,
     "429": collector.failing(HTTPStatus.TOO_MANY_REQUESTS, retry_after=1),

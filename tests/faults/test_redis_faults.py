@@ -15,7 +15,7 @@ from redis import Redis
 from redis_faults import HOUR_S, ORIGINS, Clock, filled, frozen, on_redis, restarts, server_of
 from support.pipeline import Worker, make_traces, sdk
 from support.processes import wait_until
-from support.proxy import HOLDS, REFUSES, Behaviour, Proxy, cuts_replies, delays, resets_after
+from support.proxy import HOLDS, REFUSES, Behaviour, Proxy
 from support.replies import slow, yes_no
 
 import tracejudge
@@ -51,11 +51,11 @@ def test_redis_is_paused_under_load(experiment: Experiment) -> None:
 NETWORK = {
     "nobody listens": REFUSES,
     "nothing goes through": HOLDS,
-    "all is late": delays(0.3),
-    "requests are reset half-way": resets_after(1500),
-    "half of each reply": cuts_replies(0.5),
-    "delivered, and not answered": cuts_replies(0.0),
-    "one reply in five is lost": cuts_replies(0.0, chance=0.2),
+    "all is late": Behaviour(delay_s=0.3),
+    "requests are reset half-way": Behaviour(cut_after=1500),
+    "half of each reply": Behaviour(reply_share=0.5),
+    "delivered, and not answered": Behaviour(reply_share=0.0),
+    "one reply in five is lost": Behaviour(reply_share=0.0, chance=0.2),
 }
 TOGETHER = {"one after the other": list(NETWORK.values())}
 EACH = TOGETHER if SCALE < 1 else TOGETHER | {name: [fault] for name, fault in NETWORK.items()}

@@ -16,7 +16,7 @@ from redis_faults import frozen, restart
 from support import otlp as collector
 from support import replies
 from support.processes import wait_until
-from support.proxy import HOLDS, REFUSES, Proxy, cuts_replies, delays, resets_after
+from support.proxy import HOLDS, REFUSES, Behaviour, Proxy
 
 from worker.base.embedded import EmbeddedRedis
 
@@ -29,7 +29,10 @@ WARM_S: Final = 300.0
 """Until then the memory of the worker still grows with its caches."""
 KEEPS: Final = {"max_outbox": 2_000_000, "max_outbox_bytes": 4 << 30}
 """The accounting compares ledger and outbox, so nothing may be trimmed: half an hour gives 540,000 verdicts."""
-NETWORKS: Final = (REFUSES, HOLDS, delays(0.3), resets_after(1500), cuts_replies(0.5), cuts_replies(0.0, chance=0.2))
+NETWORKS: Final = (
+    *(REFUSES, HOLDS, Behaviour(delay_s=0.3), Behaviour(cut_after=1500)),
+    *(Behaviour(reply_share=0.5), Behaviour(reply_share=0.0, chance=0.2)),
+)
 
 
 class RandomFaults:
@@ -93,7 +96,7 @@ class RandomFaults:
         self.experiment.endpoint.behaviour = self._usual
 
     def fail_receiver(self) -> None:
-        failures = (collector.failing(429, retry_after=1), collector.failing(503), collector.slow(1.0))
+        failures = (collector.failing(429, retry_after=1), collector.failing(503), collector.Accept(delay_s=1.0))
         self.experiment.otlp.behaviour = self.chance.choice(failures)
         time.sleep(FAULT_S)
         self.experiment.otlp.behaviour = collector.Accept()

@@ -180,7 +180,7 @@ def test_a_whole_run_outputs_no_planted_secret(  # noqa: PLR0917 - fixtures
         broker=broker_url,
         key_file=tmp_path / "key",
         models=models,
-        otlp_endpoint=otlp.endpoint,
+        otlp_endpoint=otlp.root_url,
         sampling_key=planted("sampling key"),
         user_key=planted("user key"),
         user_keys_former=[planted("former user key")],

@@ -14,7 +14,7 @@ import pytest
 import redis
 from sdk_rig import StartedSdk, patient
 from support.processes import free_port, wait_until
-from support.proxy import HOLDS, PASSES, Proxy, cuts_replies
+from support.proxy import HOLDS, PASSES, Behaviour, Proxy
 
 import tracejudge
 from tracejudge import api
@@ -171,7 +171,8 @@ def test_a_batch_whose_reply_is_cut_stands_once(start: Start, redis_server: Embe
         sent = publish_many(1)
         for first in (1, 4, 7):
             assert tracejudge.flush(60)
-            proxy.behaviour, cut = cuts_replies(0), proxy.cut  # of a connection that is open: the reply of the script
+            # Of a connection that is open: the reply of the script.
+            proxy.behaviour, cut = Behaviour(reply_share=0), proxy.cut
             sent += publish_many(3, first)
             wait_until(lambda cut=cut: proxy.cut > cut, what="the cut")
             proxy.behaviour = PASSES

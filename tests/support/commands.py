@@ -87,12 +87,12 @@ def labelled(label: object, **fields: Any) -> dict[str, Any]:
     return {"trace_id": TRACE_ID, "service": "shop", "output": "It is.", **tags, **fields}
 
 
-def scripted(*answers: str, **model: Any) -> str:
-    """Configure a model that answers one trace after the other: `yes`, `no`, or the name of a failure."""
+def scripted(*answers: object, fails: bool = True, **model: Any) -> str:
+    """Configure a model that answers one trace after the other: `yes`, `no`, or, if it fails, the name of a failure."""
     steps = [
-        {"text": json.dumps({"rationale": "So.", "result": answer})}
-        if answer in {"yes", "no", "unknown"}
-        else {"failure": answer}
+        {"failure": answer}
+        if fails and answer not in {"yes", "no", "unknown"}
+        else {"text": json.dumps({"rationale": "So.", "result": answer})}
         for answer in answers
     ]
     settings = {"provider": "scripted", "model": "m", "script": write_lines("steps.jsonl", steps), **model}
@@ -129,12 +129,8 @@ def check_commands(
 
 
 def _set_up(case: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
-    if "answers" in case:
-        patch.setenv("TRACEJUDGE_MODELS", scripted(*case["answers"], **case.get("model", {})))
-    if "results" in case:
-        steps = [{"text": json.dumps({"rationale": "So.", "result": result})} for result in case["results"]]
-        model = {"provider": "scripted", "model": "m", "script": write_lines("steps.jsonl", steps)}
-        patch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
+    if answers := case.get("answers", case.get("results")):
+        patch.setenv("TRACEJUDGE_MODELS", scripted(*answers, **case.get("model", {}), fails="results" not in case))
     for name, value in case.get("env", {}).items():
         patch.setenv(f"TRACEJUDGE_{name}", value if isinstance(value, str) else json.dumps(value))
     for name, content in case.get("files", {}).items():

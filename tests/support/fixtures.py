@@ -20,6 +20,7 @@ from support.commands import TRACES, Ended, Run, write_lines
 from support.judging import Workers
 from support.pipeline import Pipeline
 from support.processes import PATIENCE_S
+from support.redis_kinds import delete_keys
 from support.stages import PARTITIONS, IngestHarness, Keyspace, home, make_verdict, three_partitions
 from tracejudge import api
 from tracejudge_worker import replaced_files
@@ -71,8 +72,7 @@ def fresh_keyspaces(any_redis_url: str, prefix: str) -> Iterator[Callable[[], Ke
     with Keyspace(any_redis_url, prefix) as keyspace:
 
         def fresh() -> Keyspace:
-            for key in keyspace.client.scan_iter(match=f"{prefix}:*", count=1000):
-                keyspace.client.delete(key)
+            delete_keys(keyspace.client, f"{prefix}:*")
             return keyspace
 
         yield fresh

@@ -1,12 +1,12 @@
 """A real OTLP/HTTP receiver for protobuf with a configurable behaviour, and its messages as plain Python."""
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, field
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from typing import Any, NamedTuple
 
 from aiohttp import web
 from google.protobuf.message import DecodeError
@@ -179,6 +179,10 @@ class Export:
     status: int | None = None
 
     @property
+    def is_of_spans(self) -> bool:
+        return self.path == "/v1/traces"
+
+    @property
     def items(self) -> tuple[Span | Log, ...]:
         return self.spans or self.logs
 
@@ -193,14 +197,6 @@ def failing(status: int, *, retry_after: str | float | None = None) -> Accept:
 
 def partial(rejected: int, message: str = "rejected") -> Accept:
     return Accept(rejected=rejected, message=message)
-
-
-def slow(seconds: float, then: Behaviour | None = None) -> Behaviour:
-    def delayed(export: Export) -> Accept:
-        reply = _resolve(then or Accept(), export)
-        return replace(reply, delay_s=reply.delay_s + seconds)
-
-    return delayed
 
 
 def refuses_items(poison: Callable[[Span | Log], bool], *, status: int = 400) -> Behaviour:
@@ -218,10 +214,6 @@ class OtlpReceiver(LoopbackServer):
         self._exports: list[Export] = []
         self._spans: list[Span] = []
         self._logs: list[Log] = []
-
-    @property
-    def endpoint(self) -> str:
-        return self.root_url
 
     @property
     def exports(self) -> tuple[Export, ...]:
@@ -247,37 +239,25 @@ class OtlpReceiver(LoopbackServer):
             self._exports, self._spans, self._logs = [], [], []
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.post("/v1/traces", self._serve_traces), web.post("/v1/logs", self._serve_logs)]
+        return [web.post("/v1/traces", self._receive), web.post("/v1/logs", self._receive)]
 
-    async def _serve_traces(self, request: web.Request) -> web.Response:
-        response = ExportTraceServiceResponse()
-        reply = await self._receive(request, lambda body: {"spans": tuple(read_spans(body))})
-        if reply.rejected or reply.message:
-            response.partial_success.rejected_spans = reply.rejected
-            response.partial_success.error_message = reply.message
-        return _response(reply, response.SerializeToString())
-
-    async def _serve_logs(self, request: web.Request) -> web.Response:
-        response = ExportLogsServiceResponse()
-        reply = await self._receive(request, lambda body: {"logs": tuple(read_logs(body))})
-        if reply.rejected or reply.message:
-            response.partial_success.rejected_log_records = reply.rejected
-            response.partial_success.error_message = reply.message
-        return _response(reply, response.SerializeToString())
-
-    async def _receive(self, request: web.Request, read: Callable[[bytes], dict[str, tuple]]) -> Accept:
+    async def _receive(self, request: web.Request) -> web.Response:
         body = await request.read()  # decompressed by aiohttp
         headers = {name.lower(): value for name, value in request.headers.items()}
+        export, wrong = Export(request.path, headers, len(body)), None
         try:
-            export = Export(request.path, headers, len(body), **read(body))
+            if export.is_of_spans:
+                export.spans = tuple(read_spans(body))
+            else:
+                export.logs = tuple(read_logs(body))
             wrong = failing(415) if request.content_type != CONTENT_TYPE else None
         except DecodeError:
-            export, wrong = Export(request.path, headers, len(body)), failing(400)
+            wrong = failing(400)
         with self._lock:
             self._exports.append(export)
         reply = wrong or _resolve(self.behaviour, export)
         await asyncio.sleep(reply.delay_s)
-        return self._settle(export, reply)
+        return _response(self._settle(export, reply), export)
 
     def _settle(self, export: Export, reply: Accept) -> Accept:
         with self._lock:
@@ -289,62 +269,37 @@ class OtlpReceiver(LoopbackServer):
         return reply
 
 
-class Dribbler:
-    """A receiver that sends an endless answer, a byte at a time."""
+class Dribbler(ThreadingTCPServer):
+    """A receiver that sends an endless answer, a byte at a time, until the client ends the connection."""
 
-    def __init__(self, begins: bytes, *, port: int = 0, every_s: float = 0.1) -> None:
-        self._begins, self._every_s = begins, every_s
-        self._listening = socket.create_server((HOST, port))
-        self._closing = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self.answered = 0
+    def __init__(self, begins: bytes) -> None:
+        super().__init__((HOST, 0), BaseRequestHandler)
+        self.endpoint = f"http://{HOST}:{self.server_address[1]}"
         self.ended = threading.Event()
-        """A client has ended its connection."""
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://{HOST}:{self._listening.getsockname()[1]}"
-
-    def __enter__(self) -> Self:
-        self._serve_in_thread(self._accept)
-        return self
+        """The client has ended its connection."""
+        self._begins = begins
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def __exit__(self, *error: object) -> None:
-        self._closing.set()
-        self._listening.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-        self._listening.close()
+        self.shutdown()
+        self.server_close()
 
-    def _serve_in_thread(self, serve: Callable[..., None], *arguments: object) -> None:
-        thread = threading.Thread(target=serve, args=arguments, name="Dribbler", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                self._serve_in_thread(self._dribble, self._listening.accept()[0])
-
-    def _dribble(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            connection.settimeout(self._every_s)
-            connection.recv(65536)
+    def finish_request(self, connection: Any, _: Any) -> None:
+        connection.recv(65536)
+        connection.settimeout(0.1)
+        with suppress(OSError):
             connection.sendall(self._begins)
-            self.answered += 1
-            while not self._closing.wait(self._every_s):
+            while not self._is_closed(connection):
                 if self._begins:
                     connection.sendall(b"x")
-                elif not self._is_open(connection):
-                    break
         self.ended.set()
 
     @staticmethod
-    def _is_open(connection: socket.socket) -> bool:
+    def _is_closed(connection: Any) -> bool:
         try:
-            return bool(connection.recv(65536))
+            return not connection.recv(65536)
         except TimeoutError:
-            return True
+            return False
 
 
 def _resolve(behaviour: Behaviour, export: Export) -> Accept:
@@ -353,7 +308,11 @@ def _resolve(behaviour: Behaviour, export: Export) -> Accept:
     return behaviour
 
 
-def _response(reply: Accept, body: bytes) -> web.Response:
-    answer = body if reply.status < 300 else b""
-    answer = answer if reply.body is None else reply.body
-    return web.Response(body=answer, status=reply.status, headers=reply.headers, content_type=reply.content_type)
+def _response(reply: Accept, export: Export) -> web.Response:
+    answer = ExportTraceServiceResponse() if export.is_of_spans else ExportLogsServiceResponse()
+    if reply.rejected or reply.message:
+        setattr(answer.partial_success, f"rejected_{'spans' if export.is_of_spans else 'log_records'}", reply.rejected)
+        answer.partial_success.error_message = reply.message
+    body = answer.SerializeToString() if reply.status < 300 else b""
+    body = body if reply.body is None else reply.body
+    return web.Response(body=body, status=reply.status, headers=reply.headers, content_type=reply.content_type)

@@ -210,8 +210,7 @@ def forget(
     return Forgetting(keyspace.store, settings, subject, **options).run()
 
 
-def forgotten(**amounts: int) -> ErasureCounts:
-    return ErasureCounts(**amounts)
+forgotten = ErasureCounts
 
 
 def assert_nowhere(keyspace: Keyspace, *texts: str) -> None:
@@ -230,9 +229,9 @@ def quality_sums(keyspace: Keyspace, settings: Settings) -> QualitySums:
     return sums
 
 
-def read_outbox(keyspace: Keyspace) -> list[OutboxEntry]:
+def read_outbox(keyspace: Keyspace, count: int = 10_000) -> list[OutboxEntry]:
     """Read what no monitor has read."""
-    entries = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
+    entries = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=count, block_ms=1)
     return [entry for entry in map(read_outbox_entry, entries) if entry is not None]
 
 

@@ -14,7 +14,7 @@ from typing import Final, Self, TypeVar
 
 from support.processes import free_port
 
-__all__ = ["HOLDS", "PASSES", "REFUSES", "Behaviour", "CommandProxy", "Proxy", "cuts_replies", "delays", "resets_after"]
+__all__ = ["HOLDS", "PASSES", "REFUSES", "Behaviour", "CommandProxy", "Proxy"]
 
 T = TypeVar("T")
 HOST: Final = "127.0.0.1"
@@ -48,18 +48,6 @@ class Behaviour:
 PASSES: Final = Behaviour()
 REFUSES: Final = Behaviour(refuses=True)
 HOLDS: Final = Behaviour(holds=True)
-
-
-def delays(seconds: float) -> Behaviour:
-    return Behaviour(delay_s=seconds)
-
-
-def resets_after(amount: int) -> Behaviour:
-    return Behaviour(cut_after=amount)
-
-
-def cuts_replies(share: float = 0.5, *, chance: float = 1.0) -> Behaviour:
-    return Behaviour(reply_share=share, chance=chance)
 
 
 class Proxy:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from redis import Redis, RedisError
 
@@ -16,6 +16,14 @@ from worker.base.embedded import EmbeddedRedis, ServerBinary, find_servers, free
 
 MASTER = "mymaster"
 _DAYS = "2"
+
+
+def delete_keys(client: Any, pattern: str) -> None:
+    """Delete all keys whose names match, on one server or a whole cluster."""
+    with client.pipeline(transaction=False) as pipe:
+        for key in client.scan_iter(match=pattern, count=1000):
+            pipe.unlink(key)
+        pipe.execute()
 
 
 class Certificates(NamedTuple):

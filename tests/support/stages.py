@@ -16,6 +16,7 @@ import redis
 
 from judges.core.verdict import Score, Verdict
 from judges.registry import load_judges
+from support.redis_kinds import delete_keys
 from tracejudge import Trace
 from tracejudge.ids import partition_prefix, place_of
 from tracejudge.redis_url import cluster_url
@@ -67,8 +68,7 @@ class Keyspace(AbstractContextManager["Keyspace"]):
     def next_case(self, name: str) -> None:
         """Delete all keys for the next case of a test, and print its name, which pytest shows with a failure."""
         print(f"case: {name}")  # noqa: T201
-        for key in self.client.scan_iter(match=f"*{self.prefix}:*", count=1000):
-            self.client.delete(key)
+        delete_keys(self.client, f"*{self.prefix}:*")
         self.store.make_group(self.keys.traces, INGEST_GROUP)
         self._numbers.clear()
         self._confirmed.clear()
@@ -124,12 +124,16 @@ class Keyspace(AbstractContextManager["Keyspace"]):
 
     def batches(self) -> dict[str, Batch]:
         start = self.keys.batch("")
-        keys = self.client.scan_iter(match=f"{start}*", count=1000)
-        # Those with a TTL were written for a script that did not choose them.
-        by_key = {key: self.client.get(key) for key in keys if self.client.ttl(key) == -1}
-        # A worker may have ended one meanwhile.
+        keys = list(self.client.scan_iter(match=f"{start}*", count=1000))
+        with self.client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.get(key)
+                pipe.ttl(key)
+            replies = iter(pipe.execute())
+        rows = zip(keys, replies, replies, strict=True)
+        # Those with a TTL were written for a script that did not choose them; a worker may have ended one meanwhile.
         return {
-            key.decode().removeprefix(start): decode_batch(batch) for key, batch in by_key.items() if batch is not None
+            key.decode().removeprefix(start): decode_batch(batch) for key, batch, ttl in rows if batch and ttl == -1
         }
 
     def chosen(self) -> list[tuple[Trace, Evaluation]]:

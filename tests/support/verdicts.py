@@ -14,14 +14,12 @@ from judges.calling.evaluation import evaluate
 from judges.core.verdict import Score, Verdict
 from judges.models.lexical import LexicalModel
 from judges.registry import catalogue
-from support.stages import Keyspace, make_judged, make_verdict, rules_of
+from support.passes import quality_sums, read_outbox
+from support.stages import Keyspace, make_judged, make_verdict
 from tracejudge import Trace
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter
 from worker.base.monitor.feature import Monitor
-from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
-from worker.core.queue.ledger import read_outbox_entry
-from worker.core.telemetry.metrics import Metrics
 
 DAY_S = 86_400
 NOW = float(int(time.time()) // 3600 * 3600)
@@ -70,15 +68,14 @@ def three_weeks(count: int = 3_000, seed: int = 18) -> list[Verdict]:
 def publish(keyspace: Keyspace, verdicts: Sequence[Verdict], **monitor: Any) -> None:
     """Write verdicts into the outbox at their times, and have the monitor add them."""
     settings = Settings.from_keys(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(**monitor))
-    sums = QualitySums(settings, keyspace.store, Metrics(settings), rules_of(settings))
-    sums.prepare()
+    sums = quality_sums(keyspace, settings)
     with keyspace.client.pipeline(transaction=False) as pipe:
         for number, each in enumerate(sorted(verdicts, key=lambda each: each.started_at)):
             entry_id = f"{round((each.started_at + each.duration_s) * 1000)}-{number}"
             pipe.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(each)}, id=entry_id)
         pipe.execute()
-    while entries := keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=500, block_ms=1):
-        sums.deliver([entry for entry in map(read_outbox_entry, entries) if entry is not None])
+    while entries := read_outbox(keyspace, 500):
+        sums.deliver(entries)
 
 
 def write_archive(path: Path, verdicts: Iterable[Verdict]) -> Path:

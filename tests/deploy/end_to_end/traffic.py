@@ -122,7 +122,7 @@ def motley(pipeline: Pipeline, endpoint: ChatEndpoint) -> Iterator[Worker]:
             model["base_url"] = away if name == "away" else endpoint.base_url
     with OtlpReceiver(failing(400)) as receiver, BusyServices(pipeline, SERVICE, "unruled", each_per_s=4) as services:
         services.turn(SERVICE, {(judge, opinion): share for judge, opinion, share in table["flaws"]})
-        worker = pipeline.worker(**table["settings"], otlp_endpoint=receiver.endpoint)
+        worker = pipeline.worker(**table["settings"], otlp_endpoint=receiver.root_url)
         # A trace that no rule chooses until its user is heard.
         trace = call(0, "clerk", {})
         tracejudge.publish(trace)

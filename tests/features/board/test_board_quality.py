@@ -10,11 +10,11 @@ from support.processes import stopped_at_start
 from support.stages import Keyspace, make_verdict
 from support.verdicts import CASES, entry_ids, publish, verdict, write_verdicts
 
+from benchmarks import young
+from benchmarks.young import BEGIN, buckets_of
 from judges.agreement.intervals import Interval
 from judges.agreement.shares import Sums
 from judges.core.verdict import Score, Verdict
-from tests.features.board import young
-from tests.features.board.young import BEGIN, buckets_of
 from worker.base.lookup.label_store import Label, attach, write_labels
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.base.monitor.detection import Detector

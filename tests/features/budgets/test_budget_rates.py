@@ -12,8 +12,8 @@ from support.passes import Replays, take
 from support.stages import Keyspace, make_trace, make_traces, rules_of, sampler_of, settings_of
 from support.tables import read_table
 
+from benchmarks.budget_days import Simulation, bias
 from judges.core.model import ModelSettings
-from tests.features.budgets.budget_days import Simulation, bias
 from tracejudge import Trace
 from worker.base.monitor.gauges import MonitorParts
 from worker.core.config.settings import NANO, Rule, Settings
@@ -44,11 +44,11 @@ USD = 25.0
 
 
 def test_days_spend_their_budgets_without_bias_and_surges_neither_exceed_nor_end_them() -> None:
-    noon = [1440 * day + 720 for day in range(4)]
-    surges = [(noon[2], noon[2] + 60, 20.0), (noon[3], noon[3] + 1440, 2.0)]
+    # On the third day twenty times the traffic for an hour, and twice the traffic from the afternoon on.
+    surges = [(3600, 3660, 20.0), (3840, 4320, 2.0)]
     # An exempt judge costs half of the budget, which is set aside for the whole day. As long as it was taken for costs
     # that a rate reduces, the evening had nothing left. The bounds of the bias are four standard errors.
-    for exempt, seed, count, most_bias in ((0.0, 1, 4, 0.014), (0.063, 3, 2, 0.023)):
+    for exempt, seed, count, most_bias in ((0.0, 1, 3, 0.014), (0.063, 3, 2, 0.023)):
         days = Simulation(USD, 25.0, exempt=exempt, seed=seed, surges=surges).run(count)
         for day in days:
             assert day.spent <= USD + day.most_in_flight * day.dearest, day

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -14,17 +15,16 @@ import numpy as np
 import pytest
 from support.commands import NOWHERE, Run, examined, write_lines
 from support.judging import MODEL, Workers
-from support.lazy import Lazy
 from support.passes import in_batches, monitor_parts, quality_sums, read_outbox
 from support.pipeline import SETTLING_S, Pipeline
 from support.processes import wait_until
 from support.stages import Keyspace, make_verdict, settings_of
 from support.tables import read_table
 
+from benchmarks import canary_runs
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
-from tests.features.canary import canary_runs
 from worker.base.accounting import read_account
 from worker.base.monitor.counts import field_of, read_counts
 from worker.base.monitor.feature import Monitor, MonitorKeys
@@ -37,7 +37,6 @@ from worker.features.canary.canary import OPENS_AT, CanaryWatch, Verdicts, agree
 from worker.features.canary.canary_file import CANARY_SERVICE, Canary
 from worker.features.canary.feature import CanaryKeys
 
-scipy = Lazy("scipy.stats")
 HOUR_MS = 3_600_000
 START_MS = 1_790_000_000_000 // (24 * HOUR_MS) * 24 * HOUR_MS
 RULES = (Rule(name="safe", judges=("safety",)), Rule(name="again", judges=("safety", "relevance_to_query"), rate=0.1))
@@ -192,8 +191,8 @@ def judged(keyspace: Keyspace, worker: Worker, at_ms: int, wrong: int) -> None:
 
 def test_a_changed_judge_drifts_until_it_agrees_as_before(keyspace: Keyspace, clock: list[int]) -> None:
     worker, drifts, about = Worker(keyspace), dict[int, float | None](), list[dict[str, str]]()
-    # Nine days with one wrong verdict, two days with five, then as before.
-    change, end = 9 * 24, 11 * 24
+    # Nine days with one wrong verdict, a day with five, then as before.
+    change, end = 9 * 24, 10 * 24
     for hour in (*range(0, change - 24, 4), *range(change - 24, end + 24)):
         clock[0] = START_MS + hour * HOUR_MS
         judged(keyspace, worker, clock[0], 5 if change <= hour < end else 1)
@@ -201,7 +200,7 @@ def test_a_changed_judge_drifts_until_it_agrees_as_before(keyspace: Keyspace, cl
             # Another worker is the active monitor from now on.
             worker.watch.clear()
             worker = Worker(keyspace)
-        if hour > change - 12:
+        if hour > change - 6:
             worker.turn()
             drifts[hour] = worker.value("drift")
         if hour == end - 1:
@@ -327,7 +326,14 @@ def test_agreement_counts_traces_and_not_judgings() -> None:
 def test_the_probability_is_that_of_beta_binomial_sums() -> None:
     # The last trace fells most and is left out.
     before, recent = traces(1, 30, 0, total=100), traces(1, 3, 4, total=6)
-    few, two = (scipy.betabinom(6, missed + 0.5, 100.5 - missed).pmf(np.arange(7)) for missed in (1, 30))
+
+    def beta(a: float, b: float) -> float:
+        return math.exp(math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b))
+
+    few, two = (
+        [math.comb(6, missed) * beta(missed + a, 6 - missed + b) / beta(a, b) for missed in range(7)]
+        for a, b in ((1.5, 99.5), (30.5, 70.5))
+    )
     sums = np.convolve(few, two)
     drift = shift(recent, before)
     assert drift is not None
@@ -355,7 +361,7 @@ def test_a_single_trace_or_a_short_history_is_no_drift() -> None:
 
 def test_false_drifts_are_rare_and_changes_are_seen_within_hours() -> None:
     for judge in canary_runs.JUDGES:
-        assert canary_runs.false_drifts(1, judge, weeks=2, judges=2) == 0, judge
+        assert canary_runs.false_drifts(1, judge, weeks=2, judges=1) == 0, judge
     for judge, changed in (("steady", 2), ("borderline", 3), ("scattered", 6)):
         hours = np.median(canary_runs.delays(2, judge, changed, runs=30))
         assert hours <= 6, (judge, changed, hours)
@@ -379,7 +385,7 @@ def counted(pipeline: Pipeline) -> int:
     return read_counts(pipeline.store, "canary", time.time() - 86_400, time.time()).total()
 
 
-@pytest.mark.slow("starts of three workers")
+@pytest.mark.endurance("starts three workers; the stages are tested above")
 def test_each_judging_is_whole_and_counted_once_while_workers_are_killed(pipeline: Pipeline) -> None:
     workers = [pipeline.worker(monitor={"canary_every_s": 2}) for _ in range(2)]
     for worker in workers:

@@ -1,5 +1,6 @@
 """The demo publishes what it planned, adds up what it sees, tells what is wrong, and leaves nothing behind."""
 
+import os
 import re
 import shlex
 import signal
@@ -22,6 +23,7 @@ import tracejudge
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
 from worker.base.accounting import Account
+from worker.base.child import Child
 from worker.core.storage.client import Entry
 from worker.features.demo.command import Outcome, introduction, rules
 from worker.features.demo.final_report import ALERT, SEVERITY, Half, Results, Series, planted_alert, summary
@@ -183,19 +185,42 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
         assert ("\nNo alert would fire" in summary(results, SECONDS, "demo", {})) is not fires, name
 
 
-def test_a_demo_names_the_next_commands_and_one_that_failed_its_fault(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+def test_a_demo_ends_with_the_next_commands_or_its_fault(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fine = Account(reasons={}, **dict.fromkeys(set(Account.__struct_fields__) - {"reasons"}, 0) | {"scored": 3})
     outcome = Outcome(fine, True, 0, results_of(*(entry(passed=True) for _ in range(3))))  # noqa: FBT003
     assert outcome.fault is None
-    session = SimpleNamespace(addresses=lambda **_: "")
+    session, ends = SimpleNamespace(addresses=lambda **_: ""), list[Any]()
     monkeypatch.setattr("worker.features.demo.command.open_session", lambda: nullcontext(session))
+    monkeypatch.setattr("worker.features.demo.command.run", lambda *_: ends.pop(0)())
     for ended in (outcome, outcome._replace(delivered=False)):
-        monkeypatch.setattr("worker.features.demo.command.run", lambda *_, ended=ended: ended)
+        ends.append(lambda ended=ended: ended)
         command = run("demo")
         assert command.code == (0 if ended is outcome else 1), command
         assert [words for words in ("demo --keep", "tracejudge up") if words not in command.out] == []
+    ends.append(lambda: outcome)
+    document = run("demo", "--json", "--seconds", "4").document
+    assert Account.__struct_fields__ == tuple(document)[: len(Account.__struct_fields__)]
+    assert (document["scored"], document["seconds"], document["model"]) == (3, 4, "lexical")
+    (row,) = (row for judges in document["services"].values() for row in judges.values())
+    assert (row["pass"], row["fail"], row["unscored"], row["changed"]) == (3, 0, 0, False)
+    assert document["planted"]["judged_before"] == row["first_half"]["share"] == 1.0
+    # Signals while it runs, and while it keeps running.
+    ends.append(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert run("demo").code == 128 + signal.SIGTERM
+    ends.append(lambda: outcome)
+    child = SimpleNamespace(check=lambda: os.kill(os.getpid(), signal.SIGINT))
+    session.worker, session.board_url, session.redis_url = SimpleNamespace(child=child), "", "redis://h"
+    assert run("demo", "--keep").code == 0
+    # A child that dies.
+    log = tmp_path / "log"
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ends.append(Child("no-worker", (), tmp_path, own, lambda _: False, log=log, stop_s=1.0).__enter__)
+    dead = run("demo")
+    assert (dead.code, "Before the drop" in dead.out) == (1, False)
+    assert "tracejudge: the no-worker ended early, with status 2; its log ends:" in dead.err
+    assert "no-worker" in dead.err.partition("its log ends:")[2]
     accounts = {"lost": (1, "1 lost"), "unread": (2, "2 traces unread"), "waiting": (4, "4 evaluations waiting")}
     faults = {fault: {"account": replace(fine, **{name: count})} for name, (count, fault) in accounts.items()}
     for fault, fields in {
@@ -241,35 +266,13 @@ def assert_nothing_is_left(folder: Path) -> None:
     wait_until(lambda: not list((folder / "temporary").iterdir()), what="the removal of all folders")
 
 
-@pytest.mark.parametrize("program", [("--seconds", "4", "--json")], indirect=True)
-def test_a_run_loses_nothing_and_shows_the_drop(program: Program, tmp_path: Path) -> None:
-    with program:
-        assert program.wait(LONG_S) == 0, program.output
-        (line,) = program.stdout.splitlines()
-        assert "Traceback" not in program.stderr
-    document = msgspec.json.decode(line)
-    assert Account.__struct_fields__ == tuple(document)[: len(Account.__struct_fields__)]
-    assert (document["lost"], document["dropped"], document["unread"], document["waiting"]) == (0, 0, 0, 0)
-    assert document["published"] == document["sampled"] == len(make_plan(load_samples(), 4))
-    assert (document["seconds"], document["model"]) == (4, "lexical")
-    dropped = document["services"]["support-bot"]["groundedness"]
-    assert dropped["changed"]
-    assert dropped["first_half"]["share"] - dropped["second_half"]["share"] > 0.4
-    assert document["planted"]["judged_before"] == dropped["first_half"]["share"]
-    assert not document["services"]["summariser"]["groundedness"]["changed"]
-    rows = [row for judges in document["services"].values() for row in judges.values()]
-    assert sum(row["pass"] + row["fail"] for row in rows) == document["scored"]
-    assert sum(row["unscored"] for row in rows) == document["unscored"] > 0
-    assert_nothing_is_left(tmp_path)
-
-
-@pytest.mark.slow("a whole run")
-@pytest.mark.parametrize("program", [("--seconds", "6", "--keep")], indirect=True)
-def test_a_demo_prints_the_report_and_with_keep_serves_the_command_that_it_prints(
+@pytest.mark.parametrize("program", [("--seconds", "4", "--keep")], indirect=True)
+def test_a_run_loses_nothing_shows_the_drop_and_serves_the_command_that_it_prints(
     program: Program, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     with program:
+        # It comes only if nothing is lost, all is judged, and the outbox holds as many verdicts as the accounting.
         board = program.wait_for(r"board \((http://\S+)\) and worker keep running until Ctrl-C", LONG_S)[1]
         assert httpx.get(board, trust_env=False).status_code == 200
         text, progress = program.stdout, program.stderr
@@ -279,36 +282,24 @@ def test_a_demo_prints_the_report_and_with_keep_serves_the_command_that_it_print
             assert "support-bot" in command.stdout
         program.signal(signal.SIGINT)
         assert program.wait() == 0
+        assert "Traceback" not in program.stderr
     assert_nothing_is_left(tmp_path)
     places = [text.index(part) for part in TABLES["printed"]]
     assert places == sorted(places)
+    published = int(re.search(r"^(\d+) traces published, \d+ evaluations finished, 0 lost\.$", text, re.MULTILINE)[1])
+    assert published == len(make_plan(load_samples(), 4))
     assert [word for word in ("\x1b", "summariser", "Metrics: http") if word in text] == []
     assert len(text.splitlines()) <= 32
     assert max(map(len, text.splitlines())) <= 120
     assert re.search(r"^  1 s  \d+ traces published, \d+ evaluations finished$", progress, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        "SIGTERM",
-        pytest.param("a dead worker", marks=[pytest.mark.faults, pytest.mark.slow("a second variant")]),
-        pytest.param("SIGKILL", marks=[pytest.mark.faults, pytest.mark.slow("a second variant")]),
-    ],
-)
+@pytest.mark.faults
 @pytest.mark.parametrize("program", [("--seconds", "60")], indirect=True)
-def test_however_it_ends_neither_worker_nor_redis_is_left(program: Program, end: str, tmp_path: Path) -> None:
+def test_a_killed_demo_leaves_neither_worker_nor_redis(program: Program, tmp_path: Path) -> None:
     with program:
         program.wait_for("s .*traces published")
-        if end == "SIGKILL":
-            program.kill()
-        elif end == "SIGTERM":
-            assert program.terminate() == 128 + signal.SIGTERM
-        else:
-            (worker,) = (process for process in processes(tmp_path) if "--metrics-port" in process.cmdline())
-            worker.kill()
-            assert program.wait() == 1
-            assert "tracejudge: the worker ended early, with status -9; its log ends:" in program.stderr
+        assert len(processes(tmp_path)) > 2
+        program.kill()
         assert "Before the drop" not in program.stdout
-        assert "Traceback" not in program.stderr
         assert_nothing_is_left(tmp_path)

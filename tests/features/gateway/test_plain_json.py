@@ -14,12 +14,11 @@ from gateway_parts import GatewayProcess, Start, Stored, gzipped
 from structlog.testing import capture_logs
 from support.cases import each_case
 from support.processes import wait_until
+from support.stages import Keyspace, settings_of
 from support.tables import as_bytes, read_table
 
-from tracejudge.dialects import builtin
-from support.stages import Keyspace, settings_of
-
 from tracejudge.delivery.buffer import Entry, Kind
+from tracejudge.dialects import builtin
 from tracejudge.dialects.unread import Unread
 from worker.base.input.unusable import UnreadRecord, UnusableInput, read_invalid, read_unread
 from worker.cli import main

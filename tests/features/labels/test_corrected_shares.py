@@ -10,11 +10,11 @@ from support.passes import monitor_parts, quality_sums
 from support.stages import Keyspace, make_judged, settings_of
 from support.tables import read_table
 
+from benchmarks import label_runs
+from benchmarks.label_runs import pair
 from judges.agreement.intervals import Interval
 from judges.agreement.shares import ClassSums, SessionSums, Sums
 from judges.core.verdict import Verdict
-from tests.features.labels import labels
-from tests.features.labels.labels import pair
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup import label_store as stored
 from worker.base.lookup.feature import LookupKeys
@@ -168,15 +168,15 @@ def test_labels_of_a_session_agree_by_a_quarter_at_least() -> None:
 
 def test_corrected_shares_cover_in_short() -> None:
     # Counted by the configured rate these labels reach 2 %.
-    assert labels.in_time(47, 15, "falling order", judged=4000).covered >= 0.8
-    corrected = labels.drawn(41, 0.95, 150)
+    assert label_runs.in_time(47, 15, "falling order", judged=4000).covered >= 0.8
+    corrected = label_runs.drawn(41, 0.95, 150)
     assert 0.91 <= corrected.share <= 0.99
     assert corrected.beside_rogan_gladen <= 0.7
-    assert 0.91 <= labels.golden(42, 0.95, 150) <= 0.99
-    for design in labels.DESIGNS[1:]:
-        assert 0.9 <= labels.drawn(44, 0.8, 100, design=design).share <= 1, design
+    assert 0.91 <= label_runs.golden(42, 0.95, 150) <= 0.99
+    for design in label_runs.DESIGNS[1:]:
+        assert 0.9 <= label_runs.drawn(44, 0.8, 100, design=design).share <= 1, design
     # As independent labels these sessions reach 79 %.
-    assert 0.9 <= labels.sessions(45, 0.5, 60, 0.5) <= 1
+    assert 0.9 <= label_runs.sessions(45, 0.5, 60, 0.5) <= 1
 
 
 def label(number: int, *, passed: bool, drawn: Drawn = 0.5, **fields: str) -> Label:

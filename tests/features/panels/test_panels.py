@@ -3,9 +3,8 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import replies
@@ -17,9 +16,7 @@ from support.tables import read_table
 
 from deploy.rules.templates import PANELS
 from judges.core.model import ModelSettings
-from judges.core.verdict import Verdict
 from judges.registry import catalogue
-from worker.base.accounting import Account
 from worker.core.config.graders import Graders, find_providers, is_panel
 from worker.core.config.loading import load
 from worker.core.config.settings import COMBINE, Rule, Settings, SettingsError
@@ -114,59 +111,31 @@ def test_a_member_is_outvoted_where_no_rule_wants_it_alone() -> None:
     assert Graders(Settings(models=models, rules=(alone,)), catalogue()).only_in_panels == frozenset()
 
 
-PANEL = "majority(judge-1,judge-2)"
-TRACES = 40
-
-
-@pytest.fixture
-def other_endpoint() -> Iterator[ChatEndpoint]:
-    with ChatEndpoint(replies.yes_no("no")) as server:
-        yield server
-
-
-@pytest.fixture
-def setup(endpoint: ChatEndpoint, other_endpoint: ChatEndpoint) -> dict[str, Any]:
-    models = {
-        "one": {"base_url": endpoint.base_url, "model": "judge-1", "price": {"input": 1.0, "output": 1.0}},
-        "two": {"base_url": other_endpoint.base_url, "model": "judge-2"},
-    }
-    return {"models": models, "rules": RULES}
-
-
-def by_model(pipeline: Pipeline) -> dict[str, list[Verdict]]:
-    verdicts: dict[str, list[Verdict]] = {}
-    for entry in pipeline.outbox():
-        verdicts.setdefault(entry.verdict.judge_model, []).append(entry.verdict)
-    return verdicts
-
-
-def settled(pipeline: Pipeline) -> Account:
-    account = pipeline.settled(TRACES)
-    assert (account.chosen, account.scored, account.lost) == (3 * TRACES, 3 * TRACES, 0)
-    counts = Counter(
-        (verdict.judge_model, verdict.trace_id) for each in by_model(pipeline).values() for verdict in each
-    )
-    assert (len(counts), set(counts.values())) == (3 * TRACES, {1})
-    return account
-
-
-def test_two_models_disagree(pipeline: Pipeline, setup: dict[str, Any], otlp: OtlpReceiver) -> None:
-    worker = pipeline.worker(**setup, otlp_endpoint=otlp.root_url)
-    pipeline.publish(make_traces(TRACES))
-    settled(pipeline)
-    combined = by_model(pipeline)[PANEL]
+def test_two_models_on_real_endpoints_disagree(pipeline: Pipeline, endpoint: ChatEndpoint, otlp: OtlpReceiver) -> None:
+    count, panel = 40, "majority(judge-1,judge-2)"
+    with ChatEndpoint(replies.yes_no("no")) as other_endpoint:
+        servers = {"one": (endpoint, "judge-1"), "two": (other_endpoint, "judge-2")}
+        models = {name: {"base_url": server.base_url, "model": model} for name, (server, model) in servers.items()}
+        models["one"]["price"] = {"input": 1.0, "output": 1.0}
+        worker = pipeline.worker(models=models, rules=RULES, otlp_endpoint=otlp.root_url)
+        pipeline.publish(make_traces(count))
+        account = pipeline.settled(count)
+    assert (account.chosen, account.scored, account.lost) == (3 * count, 3 * count, 0)
+    verdicts = [entry.verdict for entry in pipeline.outbox()]
+    assert len(verdicts) == len({(verdict.judge_model, verdict.trace_id) for verdict in verdicts}) == 3 * count
+    combined = [verdict for verdict in verdicts if verdict.judge_model == panel]
     assert {verdict.scores[0].passed for verdict in combined} == {False}, "a tie does not pass"
     assert {(verdict.scores[1].metric, verdict.scores[1].value) for verdict in combined} == {("disagreement", 1.0)}
 
-    page = worker.counted(4 * TRACES)
-    series = {"judge": "safety", "judge_model": PANEL}
+    page = worker.counted(4 * count)
+    series = {"judge": "safety", "judge_model": panel}
     counted = {
         (metric, outcome): page.value("tracejudge_verdicts_total", metric=metric, outcome=outcome, **series)
         for metric, outcome in (("safety", "pass"), ("safety", "fail"), ("disagreement", "unrated"))
     }
-    assert counted == {("safety", "pass"): 0, ("safety", "fail"): TRACES, ("disagreement", "unrated"): TRACES}
-    assert page.total("tracejudge_score_sum", metric="disagreement", **series) == TRACES
-    assert page.total("tracejudge_judge_circuit_open", judge_model=PANEL) == 0
+    assert counted == {("safety", "pass"): 0, ("safety", "fail"): count, ("disagreement", "unrated"): count}
+    assert page.total("tracejudge_score_sum", metric="disagreement", **series) == count
+    assert page.total("tracejudge_judge_circuit_open", judge_model=panel) == 0
     members = [sample.labels for sample in page.samples("tracejudge_panel_member")]
     assert sorted(each["judge_model"] for each in members) == ["judge-1", "judge-2"]
     assert {each["judge"] for each in members} == {"safety"}
@@ -174,25 +143,5 @@ def test_two_models_disagree(pipeline: Pipeline, setup: dict[str, Any], otlp: Ot
     def spans() -> Counter[str]:
         return Counter(span.name for span in otlp.spans)
 
-    wait_until(lambda: spans()["evaluate safety"] == 3 * TRACES, what="all spans")
-    assert spans() == {"evaluate safety": 3 * TRACES, "chat judge-1": TRACES, "chat judge-2": TRACES}
-
-
-@pytest.mark.slow("waits longer than a lease of 15 s")
-@pytest.mark.faults
-def test_after_a_kill_with_one_model_silent_each_model_and_panel_is_asked_once(
-    pipeline: Pipeline, setup: dict[str, Any], endpoint: ChatEndpoint, other_endpoint: ChatEndpoint
-) -> None:
-    """A verdict that is in the ledger is not repeated, and the panel includes it; until then it waits."""
-    other_endpoint.behaviour = replies.hangs()
-    worker = pipeline.worker(**setup)
-    pipeline.publish(make_traces(TRACES))
-    wait_until(lambda: pipeline.counter("scored") == TRACES, what="all of the model that answers")
-    assert (by_model(pipeline).keys(), pipeline.account().lost) == ({"judge-1"}, 0)
-    worker.program.kill()
-    other_endpoint.behaviour = replies.yes_no("yes")
-    worker = pipeline.worker(**setup)
-    settled(pipeline)
-    assert len(endpoint.calls) == TRACES
-    assert {verdict.scores[0].passed for verdict in by_model(pipeline)[PANEL]} == {True}
-    assert not [line for line in worker.program.output.splitlines() if "parked" in line and PANEL in line]
+    wait_until(lambda: spans()["evaluate safety"] == 3 * count, what="all spans")
+    assert spans() == {"evaluate safety": 3 * count, "chat judge-1": count, "chat judge-2": count}

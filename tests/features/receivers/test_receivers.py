@@ -580,7 +580,7 @@ def test_otlp_receivers_place_spans_and_send_events_as_they_are_set(keyspace: Ke
         with OtlpReceiver(
             lambda export, refuses=refuses: Accept(404 if refuses and "logs" in export.path else 200)
         ) as otlp:
-            worker = sender({"kind": "otlp", "url": otlp.endpoint, "placement": placement, "logs": logs})
+            worker = sender({"kind": "otlp", "url": otlp.root_url, "placement": placement, "logs": logs})
             worker.meanwhile = lambda: setattr(otlp, "behaviour", Accept()) if len(worker.waits) == 3 else None  # noqa: B023
             keyspace.send(judged)
             worker.turn()

@@ -21,6 +21,7 @@ from support.replies import Reply, Usage, answers
 from support.stages import Keyspace, encoded, make_traces, make_verdict
 
 import tracejudge
+from benchmarks.cascade_runs import calibrated, simulate
 from judges.core.decision import Question
 from judges.core.judge import MIN_OUTPUT_TOKENS
 from judges.core.model import ChatRequest, ModelSettings, Price
@@ -29,7 +30,6 @@ from judges.core.verdict import Call
 from judges.models.registry import most_tokens
 from judges.registry import load_judges
 from judges.requests.request import BYTES_PER_TOKEN
-from tests.features.cascades.cascade_runs import calibrated, simulate
 from worker.base.monitor.series import DAY_S
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings

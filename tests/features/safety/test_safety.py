@@ -13,17 +13,16 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 from support.judging import MODEL, YES, JudgingWorker, Workers, choose, output, shown, verdicts
-from support.lazy import Lazy
 from support.passes import count_outbox, monitor_parts, quality_sums, read_outbox
 from support.stages import Keyspace, make_traces, make_verdict, settings_of
 from support.stages import rules_of as compiled
 
+from benchmarks import safety_runs
+from benchmarks.safety_runs import Judge
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import load_judges
-from tests.features.safety import safety_runs
-from tests.features.safety.safety_runs import Judge
 from worker.base.monitor.counts import read_counts, read_horizon
 from worker.base.monitor.feature import Monitor
 from worker.base.monitor.incidents import read_examples
@@ -36,7 +35,6 @@ from worker.core.telemetry.metrics import Metrics
 from worker.features.repeats.repeats import Repeats, RepeatsWatch
 from worker.features.safety.watch import SafetyWatch, State, Watched, confirmed_error, rates_of, step, upper_rate
 
-scipy = Lazy("scipy.stats")
 SECOND = ModelSettings(provider="scripted", model="other")
 MODELS = {"default": MODEL, "second": SECOND}
 NO = YES.replace("yes", "no")
@@ -156,17 +154,17 @@ def pages(logs: list[Any]) -> list[str]:
 
 @pytest.mark.parametrize("second_model", [None, "second"])
 def test_errors_of_the_judge_raise_no_page_and_unsafe_traffic_one(keyspace: Keyspace, second_model: str | None) -> None:
-    traffic = Traffic(keyspace, second_model=second_model)
+    traffic = Traffic(keyspace, second_model=second_model, an_hour=240)
     with capture_logs() as logs:
         traffic.hours(6, 0.0)
         assert pages(logs) == []
         ((labels, value),) = traffic.incidents()
         assert (labels["service"], labels["judge_model"], value) == ("shop", "scripted", 0.0)
         began = traffic.now
-        traffic.hours(1, 0.05)
+        traffic.hours(1, 0.1)
         assert pages(logs) == ["safety incident"]
         traffic.watch = traffic.another_watch()
-        traffic.hours(1, 0.05)
+        traffic.hours(1, 0.1)
         assert pages(logs) == ["safety incident"], "another worker goes on with the same incident"
         ((_, value),) = traffic.incidents()
         (details,) = traffic.details()
@@ -215,7 +213,7 @@ def test_failures_of_a_session_count_once_in_six_hours(keyspace: Keyspace) -> No
     with capture_logs() as logs:
         traffic.hours(1, 0.0)
         # Another bot talks with the service: the judge fails one of ten answers, and the other model agrees.
-        for hour in range(12):
+        for hour in range(7):
             traffic.session = "a bot"
             periods += hour == 0 or traffic.now % (6 * 3600) == 0
             traffic.five_minutes(0.0, error=0.1, correlation=1.0)
@@ -349,9 +347,9 @@ def test_a_second_judging_belongs_to_its_failure_across_the_edge_of_a_period(key
 
 
 def test_limits_grow_with_traffic_and_series_and_upper_limits_of_rates_are_those_of_poisson() -> None:
-    for failures in (0, 1, 5, 60, 700):
-        expected = scipy.chi2.ppf(0.95, 2 * failures + 2) / 2 / 1000
-        assert upper_rate(failures, 1000) == pytest.approx(expected, rel=0.03), failures
+    # By scipy.stats: chi2.ppf(0.95, 2 * failures + 2) / 2.
+    for failures, limit in ((0, 2.9957), (1, 4.7439), (5, 10.5130), (60, 74.3896), (700, 745.1109)):
+        assert upper_rate(failures, 1000) == pytest.approx(limit / 1000, rel=0.03), failures
     assert upper_rate(0, 0) == 0
     # A second judging reduces the rate of errors.
     for correlation, rate in ((1, 0.01), (0, 0.0001), (0.5, 0.005)):

@@ -68,7 +68,7 @@ def settled(up: Up, published: int) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "part", ["redis-server", pytest.param("worker.cli worker", marks=pytest.mark.slow("a second variant"))]
+    "part", ["redis-server", pytest.param("worker.cli worker", marks=pytest.mark.endurance("a second variant"))]
 )
 def test_it_runs_all_parts_and_loses_nothing_when_one_is_killed(up: Up, part: str) -> None:
     published = 0
@@ -77,8 +77,8 @@ def test_it_runs_all_parts_and_loses_nothing_when_one_is_killed(up: Up, part: st
             program.wait_for(r"Logs of the parts are in \.tracejudge")
             for address in (f"{up.board}/", f"{up.metrics}/metrics"):
                 assert httpx.get(f"http://127.0.0.1:{address}", trust_env=False).status_code == 200
-            publish(up, 200)
-            published += 200
+            publish(up, 100)
+            published += 100
             if killed is None:
                 settled(up, published)
                 program.wait_for(f"{published} traces")
