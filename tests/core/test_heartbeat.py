@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from support.fixtures import one_redis
 from support.stages import (
     IngestHarness,
     Keyspace,
@@ -49,6 +50,7 @@ FREE, PAUSED = (Bounds(paused=paused, shed=frozenset()) for paused in (False, Tr
 SHED = Bounds(paused=False, shed=frozenset("a"))
 Circuits = Mapping[str, float | None]
 History = list[tuple[str, dict[str, Any]]]
+any_redis_server = one_redis
 
 
 def at(keyspace: Keyspace, **capacity: bool) -> dict[str, str | None]:

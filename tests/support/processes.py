@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import random
 import re
@@ -25,6 +26,7 @@ T = TypeVar("T")
 SHOWN_CHARACTERS = 4000
 # Only a busy machine needs this long; a wait ends with its condition.
 PATIENCE_S = 60.0
+_RUN_MODULE = "import runpy, sys\nrunpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 _LOOP_S = 0.0005  # CPU time of the loop in `slowness` where the figures of the design were measured
 
 
@@ -75,14 +77,21 @@ class Program:
     """`python *arguments` as a child, e.g. `Program("-m", "worker.cli", "worker", folder=tmp_path)`.
 
     Its environment is that of the tests without `TRACEJUDGE_*`, plus `env`. It runs in `folder`, which also holds the
-    files of its output; `stderr` is an open file that replaces one of them. At the end of the block it is killed with
-    its process group. Programs of ours are forked where that makes no difference, see `support.warm`.
+    files of its output; `stderr` is an open file that replaces one of them. `patch` is code that runs before a module.
+    At the end of the block it is killed with its process group. Programs of ours are forked where that makes no
+    difference, see `support.warm`.
     """
 
     def __init__(
-        self, *arguments: str | Path, folder: Path, env: Mapping[str, str] | None = None, stderr: int | None = None
+        self,
+        *arguments: str | Path,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        stderr: int | None = None,
+        patch: str = "",
     ) -> None:
         self.command = [sys.executable, *map(str, arguments)]
+        self._patch = patch
         self._folder = folder
         self._stderr = stderr
         self._env = _clean_environment() | dict(env or {})
@@ -95,12 +104,12 @@ class Program:
         with self._files[0].open("wb") as out, self._files[1].open("wb") as err:
             errors = err.fileno() if self._stderr is None else self._stderr
             if can_fork(self.command[1:], self._env):
-                _, _, module, *arguments = self.command
                 files = {"out": out.fileno(), "err": errors}
-                self._process = Forked(module, arguments, **files, env=self._env, folder=self._folder)
+                self._process = Forked(self.command[2:], patch=self._patch, **files, env=self._env, folder=self._folder)
                 return self
+            python, _, *rest = self.command
             self._process = subprocess.Popen(
-                self.command,
+                [python, "-c", f"{self._patch}\n{_RUN_MODULE}", *rest] if self._patch else self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
@@ -210,27 +219,39 @@ def free_port() -> int:
 
 
 # --- signals ---
-STARTED = """
-import os, sys
-number, is_first, *sys.argv = int(sys.argv[1]), sys.argv[2] == "1", *sys.argv[3:]
-os.getpid, own = (lambda: 1) if is_first else os.getpid, os.getpid()
+STOPPED = """
+import json, os, signal, sys, worker
+import worker.core.config.loading as loading, worker.core.config.reading as reading
+
 def kill(*_, **__):
     os.kill(own, number)
-if sys.argv[0] == "celery":
-    import worker
-    kill()
-import tracejudge_worker, worker.core.config.loading as loading, worker.core.config.reading as reading
+
 loading.load = reading.load_without_judges = kill
-tracejudge_worker.main()
+import tracejudge_worker, worker.celery, worker.cli, worker.core.features
+worker.core.features.installed()
+codes, commands = [], json.loads(sys.argv[1])
+for (command, is_first), number in ((each, number) for each in commands for number in (signal.SIGINT, signal.SIGTERM)):
+    if child := os.fork():
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        continue
+    os.dup2(2, 1)
+    os.getpid, own, sys.argv = (lambda: 1) if is_first else os.getpid, os.getpid(), command.split()
+    if sys.argv[0] == "celery":
+        del sys.modules["worker"]
+        import worker
+        kill()
+    tracejudge_worker.main()
+    sys.exit()
+print(json.dumps(codes))
 """
-"""Runs a command that gets a signal when it reads its configuration."""
+"""Forks once for each command and signal; the command gets the signal when it reads its configuration."""
 
 
-def stopped_at_start(command: str, is_first: int) -> tuple[int, int]:
-    """Return the exit codes of a command that gets SIGINT, and SIGTERM, as the first process of a container or not."""
+def stopped_at_start(*commands: tuple[str, bool]) -> list[tuple[int, int]]:
+    """Return the exit codes of each command after SIGINT, and after SIGTERM.
 
-    def code(number: signal.Signals) -> int:
-        run = [sys.executable, "-c", STARTED, str(int(number)), str(is_first), *command.split()]
-        return subprocess.run(run, check=False, capture_output=True).returncode
-
-    return code(signal.SIGINT), code(signal.SIGTERM)
+    Each comes with whether it is the first process of a container.
+    """
+    run = [sys.executable, "-c", STOPPED, json.dumps(commands)]
+    codes = json.loads(subprocess.run(run, check=True, capture_output=True).stdout)
+    return list(zip(codes[::2], codes[1::2], strict=True))

@@ -33,12 +33,20 @@ class Forked:
     """A forked program, as `subprocess.Popen` shows one."""
 
     def __init__(
-        self, module: str, arguments: Sequence[str], *, out: int, err: int, env: Mapping[str, str], folder: Path
+        self,
+        command: Sequence[str],
+        *,
+        patch: str,
+        out: int,
+        err: int,
+        env: Mapping[str, str],
+        folder: Path,
     ) -> None:
+        """Run a module with arguments, after the Python code of `patch`."""
         self.returncode: int | None = None
         self._ended, status = os.pipe()
         request = os.memfd_create("request")
-        os.write(request, json.dumps([[module, *arguments], dict(env), str(folder)]).encode())
+        os.write(request, json.dumps([command, patch, dict(env), str(folder)]).encode())
         self.pid = _Template.of_this_process().fork(request, out, err, status)
         os.close(request)
         os.close(status)
@@ -104,8 +112,8 @@ class _Template:
         return int(self._socket.recv(32))
 
 
-def _serve(control: socket.socket) -> list[str]:
-    """Fork at each request; return in the child, with its module and arguments."""
+def _serve(control: socket.socket) -> tuple[list[str], str]:
+    """Fork at each request; return in the child, with its module and arguments and the code to run before."""
     woken, wakes = os.pipe2(os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakes)
@@ -141,12 +149,12 @@ def _report_ends(running: dict[int, int]) -> None:
         os.close(file)
 
 
-def _begin(files: Sequence[int], begins: int) -> list[str]:
+def _begin(files: Sequence[int], begins: int) -> tuple[list[str], str]:
     request, out, err, _ = files
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    arguments, env, folder = json.loads(os.pread(request, os.fstat(request).st_size, 0))
+    command, patch, env, folder = json.loads(os.pread(request, os.fstat(request).st_size, 0))
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.write(begins, b"1")
@@ -156,7 +164,7 @@ def _begin(files: Sequence[int], begins: int) -> list[str]:
     time.tzset()
     os.chdir(folder)
     sys.path.insert(0, folder)
-    return list(arguments)
+    return command, patch
 
 
 def _main() -> NoReturn:
@@ -169,8 +177,9 @@ def _main() -> NoReturn:
     del sys.modules[_OURS]  # it is run as the main module
     gc.collect()
     gc.freeze()
-    sys.argv = _serve(control)
+    sys.argv, patch = _serve(control)
     control.detach()
+    exec(patch, {})  # noqa: S102 - the test's own code
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     sys.exit()
 
