@@ -25,10 +25,11 @@ from redis import Redis
 from structlog.testing import capture_logs
 from support import replies
 from support.endpoint import ChatEndpoint
+from support.fixtures import one_redis
 from support.pipeline import Pipeline, make_traces, model_at
 from support.processes import bounded_s, free_port, wait_until
 from support.rabbitmq import RabbitMq
-from support.redis_kinds import TlsRedis, make_certificates, watched
+from support.redis_kinds import Certificates, TlsRedis, watched
 from support.stages import Keyspace, settings_of
 from support.tables import as_bytes, read_table
 
@@ -44,6 +45,7 @@ from worker.core.telemetry.health import Heartbeat
 AtRedis = Callable[[str], Pipeline]
 RULES = [{"name": "all", "judges": ["safety"]}]
 SHIFT_S = 5.0
+any_redis_server = one_redis
 RESUMES_S = bounded_s(5.0)
 """Guaranteed time after the broker's return until judging continues."""
 RECOVERY_S = bounded_s(30.0)
@@ -103,8 +105,7 @@ def _is_quiet(endpoint: ChatEndpoint) -> bool:
 
 
 @pytest.mark.slow("a start of a worker")
-def test_a_worker_uses_tls(at_redis: AtRedis, tmp_path: Path) -> None:
-    certificates = make_certificates(tmp_path)
+def test_a_worker_uses_tls(at_redis: AtRedis, certificates: Certificates) -> None:
     with TlsRedis(certificates) as server:
         pipeline = at_redis(f"{server.tls_url}?ssl_ca_certs={certificates.authority}")
         worker = pipeline.worker(rules=RULES)

@@ -21,7 +21,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from structlog.testing import capture_logs
 from support.processes import wait_until
-from support.redis_kinds import Certificates, make_certificates
+from support.redis_kinds import Certificates
 from support.scrape import scrape
 from support.tables import as_bytes, read_table
 
@@ -97,11 +97,6 @@ def serve(_patient: None) -> Iterator[Serve]:
             return served
 
         yield start
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def own_tls(certificates: Certificates) -> ssl.SSLContext | None:

@@ -169,7 +169,7 @@ def test_a_receiver_or_a_redis_that_is_down_is_reported_and_the_worker_is_alive(
         wait_until(lambda: is_ready(worker), what="the worker to be ready again")
 
 
-@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
+@pytest.mark.slow("two workers")
 def test_a_worker_reports_its_own_roles_and_is_ready_with_paused_ingest(pipeline: Pipeline) -> None:
     worker = pipeline.worker(roles="ingest", max_waiting_bytes=1)
     wait_until(lambda: is_ready(worker), what="the worker to be ready")
@@ -178,3 +178,8 @@ def test_a_worker_reports_its_own_roles_and_is_ready_with_paused_ingest(pipeline
         pipeline.publish(make_traces(5, first=first))
     wait_until(lambda: roles(worker)[0]["state"] == "paused", what="reading to pause")
     assert is_ready(worker)
+    worker.program.wait_for("ingest paused")
+    account = pipeline.account()
+    assert (account.lost, account.reasons, account.unread > 0) == (0, {}, True)
+    pipeline.worker(roles="judge")
+    assert pipeline.settled(10).scored == 30, "what waits is judged, and the rest is read"

@@ -107,20 +107,6 @@ def test_inspect_shows_tasks_and_their_batches(pipeline: Pipeline, operator: Ope
     worker.program.signal(signal.SIGTERM)
 
 
-@pytest.mark.slow("three commands of Celery")
-def test_the_celery_command_line_finds_the_worker(pipeline: Pipeline, tmp_path: Path) -> None:
-    pipeline.worker()
-    variables = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
-    for arguments, message in (
-        (("inspect", "tracejudge"), '"roles"'),
-        (("control", "tracejudge_pause", "ingest"), "ingest paused"),
-        (("control", "tracejudge_resume", "ingest"), "ingest resumed"),
-    ):
-        with Program("-m", "celery", "-A", "worker", *arguments, folder=tmp_path, env=variables) as program:
-            program.wait()
-            assert message in program.output, arguments
-
-
 def test_a_cancelled_consumer_pauses_a_model_until_it_is_added_again(
     pipeline: Pipeline, operator: Operator, endpoint: ChatEndpoint
 ) -> None:
@@ -161,20 +147,25 @@ def test_a_worker_for_one_model_serves_no_other(pipeline: Pipeline, endpoint: Ch
     assert other.program.running
 
 
-@pytest.mark.slow("a start of a worker")
-def test_an_operator_pauses_and_resumes_ingest(pipeline: Pipeline, operator: Operator) -> None:
+@pytest.mark.slow("two workers and three commands of Celery")
+def test_an_operator_pauses_and_resumes_ingest_by_the_celery_command_line(
+    pipeline: Pipeline, operator: Operator, tmp_path: Path
+) -> None:
+    variables = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
+
+    def celery(*arguments: str) -> str:
+        with Program("-m", "celery", "-A", "worker", *arguments, folder=tmp_path, env=variables) as program:
+            program.wait()
+            return program.output
+
     workers = [pipeline.worker() for _ in range(2)]
-    assert operator.ask("tracejudge_pause", nodes=2, role="ingest").values()
+    assert "ingest paused" in celery("control", "tracejudge_pause", "ingest")
     wait_until(lambda: all("paused" in worker.program.output for worker in workers), what="both to pause")
     time.sleep(1.2)  # a read that had begun waits for entries for a second
     pipeline.publish(make_traces(10))
-
-    def states() -> set[str]:
-        return {node["roles"]["ingest"]["state"] for node in operator.ask("tracejudge", nodes=2).values()}
-
-    wait_until(lambda: states() == {"paused"}, what="the role to be shown as paused")
+    wait_until(lambda: celery("inspect", "tracejudge").count('"state": "paused"') == 2, what="it to be shown")
     assert pipeline.account().sampled == 0
-    operator.ask("tracejudge_resume", nodes=2, role="ingest")
+    assert "ingest resumed" in celery("control", "tracejudge_resume", "ingest")
     assert pipeline.settled(10).scored == 30
     refused = operator.ask("tracejudge_pause", nodes=2, role="judge").values()
     assert all("refused" in reply["error"] for reply in refused)

@@ -14,16 +14,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scenario_parts import MINUTE_S, SCALE, Scenario, SteadyLoad, answers, patient
+from scenario_parts import IN_FLIGHT, MINUTE_S, SCALE, Scenario, answers, patient
 from support import replies
 from support.endpoint import ChatEndpoint
-from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces
+from support.pipeline import SETTLING_S, Pipeline, SteadyLoad, Worker, make_traces
 from support.processes import wait_until
 
-TRACES = 600
-FEWER = 500
+TRACES = 600 if SCALE >= 1 else 400
 USUAL = answers(0.05)
-IN_FLIGHT = 48
 LIMIT = "tracejudge_judge_concurrency_limit"
 LIMITED_S = 8  # long enough that a worker that misses its end sends several probes before
 OUTAGE_S = 10 * MINUTE_S if SCALE >= 1 else 12.0  # not shorter than the longest pause between two probes
@@ -153,7 +151,7 @@ def test_requests_that_are_always_refused(scenario: Scenario, endpoint: ChatEndp
     """
     failing = replies.failing
     quotes = f"{SAID}: Parcel 207 holds word0 word1 word2 word3 word4, by key sk-abc***xyz"
-    refused = dict(zip(range(207, 3 * FEWER // 4, 50), (401, 402, 403, 404), strict=True))
+    refused = dict(zip(range(207, 300, 25), (401, 402, 403, 404), strict=True))
     bodies: dict[int, tuple[Any, str | None, int]] = {
         3: (failing(403, "m requires moderation on P. Your input was flagged for x."), "content_filter", 1),
         50: (failing(400, "The response was filtered due to the prompt", code="content_filter"), "content_filter", 1),
@@ -166,11 +164,11 @@ def test_requests_that_are_always_refused(scenario: Scenario, endpoint: ChatEndp
     }
     endpoint.behaviour = lambda call: bodies.get(trace_number(call), (USUAL,))[0]
     worker = scenario.worker(model={"max_in_flight": 16}, log_level="info")
-    scenario.pipeline.publish(make_traces(FEWER))
-    with SteadyLoad(scenario.pipeline, RATE, first=FEWER) as load:  # others must be answered between their calls
+    scenario.pipeline.publish(make_traces(TRACES))
+    with SteadyLoad(scenario.pipeline, RATE, first=TRACES) as load:  # others must be answered between their calls
         ended = sum(reason is not None for _, reason, _ in bodies.values())
         wait_until(lambda: scenario.pipeline.counter("unscored") == ended, SETTLING_S, "those that are refused to end")
-    account = scenario.pipeline.settled(traces := FEWER + load.published)
+    account = scenario.pipeline.settled(traces := TRACES + load.published)
     assert (account.lost, account.dead, account.chosen) == (0, 0, traces)
     assert worker.scrape().value("tracejudge_judge_circuit_open", judge_model="judge") == 0
     ids = {trace.trace_id: number for number, trace in enumerate(make_traces(traces))}
@@ -214,7 +212,7 @@ async def ideal_rate(url: str, in_flight: int, seconds: float) -> float:
 def test_the_endpoint_refuses_and_fails_at_random(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     """Each for a fifth of the calls: the rate is at least half of that of an ideal client, before and after."""
     chance = random.Random(5)
-    in_flight, seconds, usual_s = 32, max(6.0, MINUTE_S), 0.2
+    in_flight, seconds, usual_s = 32, max(3.0, MINUTE_S), 0.2
     failures = (replies.failing(500), replies.failing(503), replies.failing(408), replies.cuts(0), replies.cuts(0.5))
 
     def unsteady(_: replies.Call) -> replies.Behaviour:
@@ -237,27 +235,6 @@ def test_the_endpoint_refuses_and_fails_at_random(scenario: Scenario, endpoint: 
     assert rate >= 0.5 * ideal, f"{rate:.0f} verdicts/s, {ideal:.0f} ideally"
     assert (account.lost, account.dead, account.unscored) == (0, 0, 0)
     assert sum(verdict.attempts for verdict in verdicts) <= 2 * len(verdicts)
-
-
-@pytest.mark.slow("hundreds of traces")
-@patient()
-def test_a_slow_model_above_its_limit_pauses_ingest_without_loss(scenario: Scenario, endpoint: ChatEndpoint) -> None:
-    traces = 500
-    hold = replies.Hold()
-    endpoint.behaviour = replies.held(hold, answers(0.3))
-    worker = scenario.worker(model={"max_in_flight": 16, "timeout_s": 300}, max_waiting_bytes=BOUND_BYTES // 2)
-    scenario.pipeline.publish(make_traces(traces, words=200))
-    wait_until(lambda: worker.scrape().value("tracejudge_stream_lag") > traces // 4, what="the stream to hold them")
-    worker.program.wait_for("ingest paused")
-    hold.release()
-    scenario.wait_scored(scenario.scored + 64)
-    account = scenario.pipeline.account()
-    assert account.unread > traces // 4
-    assert (account.lost, account.reasons) == (0, {})
-    endpoint.behaviour = answers(0.0)
-    assert scenario.settle(traces).reasons == {}
-    scenario.check_calls(worker, most=1.0)
-    assert endpoint.max_in_flight <= 16
 
 
 @pytest.mark.slow("a thousand connections")
@@ -285,16 +262,16 @@ def test_a_dead_model_uses_no_capacity_of_the_other(
     endpoint.behaviour = replies.held(well)
     worker = pair.worker(model={"max_in_flight": IN_FLIGHT, "timeout_s": 600})
     other_endpoint.close()
-    pair.pipeline.publish(make_traces(FEWER))
+    pair.pipeline.publish(make_traces(TRACES))
     line = pair.circuit_opens(worker, "ill")
     assert line["reason"] == "judge_unavailable"
     assert line["note"].startswith("no connection to http://")
     wait_until(lambda: endpoint.in_flight == IN_FLIGHT, what="all calls to the healthy one to be under way")
     well.release()
-    wait_until(lambda: pair.judged(worker, "well") == FEWER, SETTLING_S, "the healthy one to judge all")
+    wait_until(lambda: pair.judged(worker, "well") == TRACES, SETTLING_S, "the healthy one to judge all")
     assert pair.judged(worker, "ill") == 0
     other_endpoint.start()
-    pair.settle(FEWER)
+    pair.settle(TRACES)
     pair.check_calls(worker, seen=False)
 
 
