@@ -149,13 +149,21 @@ def test_sigterm_finishes_running_work_within_the_grace(pipeline: Pipeline, endp
     assert (account.scored, account.waiting, account.lost) == (30, 0, 0)
 
 
-def test_sigterm_releases_work_that_exceeds_the_grace_period(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+def test_work_past_the_grace_period_and_all_work_at_sigquit_is_released(
+    pipeline: Pipeline, endpoint: ChatEndpoint
+) -> None:
     endpoint.behaviour = replies.hangs()
     worker = busy_worker(pipeline, endpoint, grace_s=0.5)
     assert worker.program.terminate() == 0
     assert leases_are_released(pipeline)
+    models = {"default": model_at(endpoint.base_url)}
+    worker = pipeline.worker(models=models, grace_s=600)
+    wait_until(lambda: len(endpoint.calls) == 60, what="all calls to be under way again")
+    worker.program.signal(signal.SIGQUIT)
+    worker.program.wait()
+    assert leases_are_released(pipeline)
     endpoint.behaviour = replies.yes_no()
-    pipeline.worker(models={"default": model_at(endpoint.base_url)})
+    pipeline.worker(models=models)
     account = pipeline.settled(10)
     assert (account.scored, account.lost) == (30, 0), "another worker finishes the released work"
 
@@ -187,15 +195,6 @@ def test_a_second_signal_ends_the_grace_period_and_releases_the_work(
     assert worker.program.wait() == 0, "the last resort would have ended it with 1, and the grace is ten minutes"
     assert leases_are_released(pipeline)
     assert pipeline.account().waiting == 30
-
-
-@pytest.mark.slow(STARTS)
-def test_sigquit_releases_the_work_without_a_grace_period(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
-    endpoint.behaviour = replies.hangs()
-    worker = busy_worker(pipeline, endpoint, grace_s=600)
-    worker.program.signal(signal.SIGQUIT)
-    worker.program.wait()
-    assert leases_are_released(pipeline)
 
 
 def test_a_worker_waits_for_redis_at_the_start_and_is_alive(at_redis: AtRedis) -> None:

@@ -54,16 +54,24 @@ def wait_until(predicate: Callable[[], T], timeout_s: float = PATIENCE_S, what: 
 
     It is evaluated once more at the timeout: a process that was suspended meanwhile has evaluated it only once.
     """
-    began = time.monotonic()
-    deadline, is_over = began + timeout_s, False
+    first = began = time.monotonic()
+    is_over = False
     while not (answer := predicate()):
         if is_over:
             raise AssertionError(f"waited {timeout_s:g} s in vain for {what}; last answer: {answer!r}")
-        # What costs something, like a scrape or thousands of entries, takes a tenth of the time: others need the CPU.
-        time.sleep(min(0.3, max(0.01, 9 * (time.monotonic() - began))))
-        began = time.monotonic()
-        is_over = began > deadline
+        began = _pause(first, began)
+        is_over = began > first + timeout_s
     return answer
+
+
+def _pause(first: float, began: float) -> float:
+    """Sleep before the next look, for a part of the time since the first, and return the time after it.
+
+    What costs something, like a scrape or thousands of entries, takes a tenth of the time at most: others need the CPU.
+    """
+    now = time.monotonic()
+    time.sleep(min(0.3, max(0.01, 9 * (now - began), 0.03 * (now - first))))
+    return time.monotonic()
 
 
 def missing(what: str) -> NoReturn:
@@ -148,14 +156,14 @@ class Program:
     def wait_for(self, pattern: str, timeout_s: float = PATIENCE_S) -> re.Match[str]:
         """Wait until a regular expression is found in the output; `^` and `$` stand for its lines."""
         expression = re.compile(pattern, re.MULTILINE)
-        deadline = time.monotonic() + timeout_s
+        first = began = time.monotonic()
         while True:
             ended = not self.running  # read before the output, so that the last output is complete
             if match := expression.search(self.output):
                 return match
-            if ended or time.monotonic() > deadline:
+            if ended or began > first + timeout_s:
                 raise AssertionError(f"{pattern!r} is not in the output: {self._state()}")
-            time.sleep(0.02)
+            began = _pause(first, began)
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for its end, and return the exit status, negative for a signal."""

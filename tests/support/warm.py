@@ -8,6 +8,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -18,6 +19,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,7 +27,15 @@ __all__ = ["Forked", "can_fork"]
 
 _OURS = "worker.cli"
 _MODULES = (_OURS, "celery")
-_AT_START = ("worker.celery", "celery.bin.celery", "celery.bin.worker", "celery.concurrency.thread")
+_AT_START = (
+    *("worker.celery", "celery.bin.celery", "celery.bin.worker", "celery.concurrency.thread", "celery.apps.worker"),
+    *("celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log", "celery.fixups.django"),
+    *("celery.loaders.app", "celery.worker.autoscale", "celery.worker.components", "billiard.pool", "kombu.pidbox"),
+    *("celery.worker.consumer.delayed_delivery", "kombu.matcher", "kombu.transport.redis", "packaging.version"),
+    *("httpx", "uvicorn.lifespan.off", "uvloop", "judges.models.lexical"),
+)
+"""What a worker imports while it starts."""
+_WHOLE = ("judges.catalog", "judges.features", "worker.base", "worker.core", "worker.features")
 _STATUS = struct.Struct("i")
 
 
@@ -172,8 +182,12 @@ def _main() -> NoReturn:
     del sys.path[0]
     importlib.import_module(_OURS)
     features = importlib.import_module("worker.core.features").installed()
-    for name in (*_AT_START, *(row.module for feature in features for row in feature.commands.values())):
+    commands = (row.module for feature in features for row in feature.commands.values())
+    packages = (importlib.import_module(name) for name in _WHOLE)
+    parts = (part.name for each in packages for part in pkgutil.walk_packages(each.__path__, f"{each.__name__}."))
+    for name in (*_AT_START, *commands, *parts):
         importlib.import_module(name)
+    _cache_entry_points()
     del sys.modules[_OURS]  # it is run as the main module
     gc.collect()
     gc.freeze()
@@ -182,6 +196,14 @@ def _main() -> NoReturn:
     exec(patch, {})  # noqa: S102 - the test's own code
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     sys.exit()
+
+
+def _cache_entry_points() -> None:
+    """Read the entry points of each installed distribution once: a start reads those of all three times."""
+    read = metadata.Distribution.entry_points.fget
+    cached = cache(lambda path: read(metadata.PathDistribution(path)))
+    metadata.PathDistribution.entry_points = property(lambda self: cached(self._path))
+    metadata.entry_points()
 
 
 if __name__ == "__main__":
