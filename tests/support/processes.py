@@ -112,8 +112,9 @@ class Program:
         with self._files[0].open("wb") as out, self._files[1].open("wb") as err:
             errors = err.fileno() if self._stderr is None else self._stderr
             if can_fork(self.command[1:], self._env):
-                files = {"out": out.fileno(), "err": errors}
-                self._process = Forked(self.command[2:], patch=self._patch, **files, env=self._env, folder=self._folder)
+                _, _, module, *arguments = self.command
+                files = {"out": out.fileno(), "err": errors, "folder": self._folder}
+                self._process = Forked(module, arguments, **files, env=self._env, patch=self._patch)
                 return self
             python, _, *rest = self.command
             self._process = subprocess.Popen(

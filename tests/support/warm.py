@@ -44,19 +44,20 @@ class Forked:
 
     def __init__(
         self,
-        command: Sequence[str],
+        module: str,
+        arguments: Sequence[str],
         *,
-        patch: str,
         out: int,
         err: int,
         env: Mapping[str, str],
         folder: Path,
+        patch: str = "",
     ) -> None:
         """Run a module with arguments, after the Python code of `patch`."""
         self.returncode: int | None = None
         self._ended, status = os.pipe()
         request = os.memfd_create("request")
-        os.write(request, json.dumps([command, patch, dict(env), str(folder)]).encode())
+        os.write(request, json.dumps([[module, *arguments], patch, dict(env), str(folder)]).encode())
         self.pid = _Template.of_this_process().fork(request, out, err, status)
         os.close(request)
         os.close(status)
