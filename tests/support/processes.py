@@ -95,7 +95,7 @@ class Program:
         with self._files[0].open("wb") as out, self._files[1].open("wb") as err:
             errors = err.fileno() if self._stderr is None else self._stderr
             if can_fork(self.command[1:], self._env):
-                _, _, module, *arguments = self.command
+                module, *arguments = self.command[2 if self.command[1] == "-m" else 1 :]
                 files = {"out": out.fileno(), "err": errors}
                 self._process = Forked(module, arguments, **files, env=self._env, folder=self._folder)
                 return self

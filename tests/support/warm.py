@@ -1,6 +1,7 @@
 """Programs of ours that are forked from a process which has imported them; that saves most of the CPU of a start.
 
-Each behaves as one that began with `python -m MODULE`: session, environment, folder, output and end are its own.
+Each behaves as one that began with `python -m MODULE`, or with `python -c CODE` where the code changes our command and
+runs it: session, environment, folder, output and end are its own.
 Run as a program, this file is the process that is forked.
 """
 
@@ -68,7 +69,8 @@ def can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
 
     At full length programs start as users start them.
     """
-    if command[0] != "-m" or command[1] not in _MODULES or "TRACEJUDGE_FAULTS_SCALE" in os.environ:
+    is_ours = command[1] in _MODULES if command[0] == "-m" else command[0] == "-c" and f"from {_OURS} " in command[1]
+    if not is_ours or "TRACEJUDGE_FAULTS_SCALE" in os.environ:
         return False
     return _imported(env) == _Template.of_this_process().env
 
@@ -171,6 +173,9 @@ def _main() -> NoReturn:
     gc.freeze()
     sys.argv = _serve(control)
     control.detach()
+    if sys.argv[0] == "-c":
+        exec(sys.argv.pop(1), {"__name__": "__main__"})  # noqa: S102 - code of a test
+        sys.exit()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     sys.exit()
 
