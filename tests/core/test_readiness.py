@@ -23,6 +23,8 @@ TOKEN = "metrics-t0ken"  # noqa: S105 - nobody's
 IMPATIENT = """
 from worker.core.telemetry.health import Readiness
 Readiness.__init__.__kwdefaults__["stalled_s"] = 20.0  # a known cause counts after a fifth of it
+from worker.cli import main
+main(["worker"])
 """
 CLIENT = httpx.Client(timeout=30, trust_env=False, verify=False)  # noqa: S501 - HTTP alone, and asked very often
 
@@ -150,7 +152,7 @@ def test_a_receiver_or_a_redis_that_is_down_is_reported_and_the_worker_is_alive(
     with EmbeddedRedis() as server:
         otlp.close()
         pipeline = at_redis(server.url)
-        worker = pipeline.worker(patch=IMPATIENT, otlp_endpoint=otlp.endpoint)
+        worker = pipeline.worker("-c", IMPATIENT, otlp_endpoint=otlp.endpoint)
         wait_until(lambda: is_ready(worker), what="the worker to be ready")
         pipeline.publish(make_traces(3))
         wait_until(lambda: not is_ready(worker), what="the worker to notice the receiver")

@@ -49,6 +49,8 @@ def note(self, *details):
 
 Runtime.start, worker_control.Signals._on_signal = start, note
 """
+CLI_S = "import sys\nfrom worker.cli import main\nsys.exit(main())", "worker"
+CELERY_S = "import sys\nfrom celery.__main__ import main\nsys.exit(main())", *CELERY[2:]
 SECOND_WAY = pytest.mark.slow("a second variant")
 STARTS = "a start of a worker, or seconds of CPU, for what shorter tests touch too"
 
@@ -58,10 +60,10 @@ def leases_are_released(pipeline: Pipeline) -> bool:
     return not pipeline.store.call(lambda client: client.hlen(pipeline.keys.holders))
 
 
-def busy_worker(pipeline: Pipeline, endpoint: ChatEndpoint, *command: str, grace_s: float, patch: str = "") -> Worker:
+def busy_worker(pipeline: Pipeline, endpoint: ChatEndpoint, *command: str, grace_s: float) -> Worker:
     """Start a worker with ten traces, and wait until all their thirty calls are under way."""
     settings = {"models": {"default": model_at(endpoint.base_url)}, "grace_s": grace_s}
-    worker = pipeline.worker(*command, patch=patch, **settings)
+    worker = pipeline.worker(*command, **settings)
     pipeline.publish(make_traces(10))
     wait_until(lambda: endpoint.in_flight == 30, what="all calls to be under way")
     return worker
@@ -171,9 +173,9 @@ def test_work_past_the_grace_period_and_all_work_at_sigquit_is_released(
 @pytest.mark.parametrize(
     ("command", "number", "patch"),
     [
-        pytest.param((), signal.SIGTERM, LATE_FORCED_EXIT, id="tracejudge, stopping"),
-        pytest.param(CELERY, signal.SIGINT, LATE_FORCED_EXIT, id="celery, stopping", marks=SECOND_WAY),
-        pytest.param(CELERY, signal.SIGTERM, SIGNAL_DURING_START, id="celery, starting"),
+        pytest.param(CLI_S, signal.SIGTERM, LATE_FORCED_EXIT, id="tracejudge, stopping"),
+        pytest.param(CELERY_S, signal.SIGINT, LATE_FORCED_EXIT, id="celery, stopping", marks=SECOND_WAY),
+        pytest.param(CELERY_S, signal.SIGTERM, SIGNAL_DURING_START, id="celery, starting"),
     ],
 )
 def test_a_second_signal_ends_the_grace_period_and_releases_the_work(
@@ -181,14 +183,16 @@ def test_a_second_signal_ends_the_grace_period_and_releases_the_work(
 ) -> None:
     """Regression: Celery's own handling of a second signal broke the stop off or lost it; a third hung the process."""
     endpoint.behaviour = replies.hangs()
+    code, *arguments = command
+    program = ("-c", patch + code, *arguments)
     if patch is SIGNAL_DURING_START:
         # No task runs before Celery's consumer: the batches are ready and not leased.
         models = {"default": model_at(endpoint.base_url)}
-        worker, sign = pipeline.worker(*command, patch=patch, models=models, grace_s=600), "signalled"
+        worker, sign = pipeline.worker(*program, models=models, grace_s=600), "signalled"
         pipeline.publish(make_traces(10))
         wait_until(lambda: pipeline.account().waiting == 30, what="the traces to be chosen")
     else:
-        worker, sign = busy_worker(pipeline, endpoint, *command, patch=patch, grace_s=600), "worker stopping"
+        worker, sign = busy_worker(pipeline, endpoint, *program, grace_s=600), "worker stopping"
     worker.program.signal(number)
     worker.program.wait_for(sign)
     worker.program.signal(number)

@@ -26,7 +26,8 @@ COPIES: Final = 10
 GRACE_S: Final = 2.0
 STOPS_S: Final = bounded_s(10.0)
 """Guaranteed time after its grace period within which a worker has ended, whatever hangs in it."""
-KILL_THE_POOL: Final = """
+RUN: Final = "import sys\nfrom worker.cli import main\nsys.argv[1:] = ['worker']\nsys.exit(main())\n"
+KILL_THE_POOL: Final = f"""
 import ctypes, signal
 from celery.concurrency.thread import TaskPool
 
@@ -43,8 +44,8 @@ def keep(self, *arguments, **options):
     signal.signal(signal.SIGUSR2, kill)
 
 TaskPool.__init__ = keep
-"""
-STOP_THE_LOOP: Final = """
+{RUN}"""
+STOP_THE_LOOP: Final = f"""
 import signal, time
 from worker.core.judging.consumer import JudgingConsumer
 
@@ -55,8 +56,8 @@ def start_and_listen(self):
     signal.signal(signal.SIGUSR2, lambda *_: self.loop.call(lambda: time.sleep(10_000)))
 
 JudgingConsumer.start = start_and_listen
-"""
-CLOSE_FAILS: Final = """
+{RUN}"""
+CLOSE_FAILS: Final = f"""
 from celery.worker.consumer import consumer
 
 ignore_errors = consumer.ignore_errors
@@ -67,7 +68,7 @@ def fail_once(connection, close):
     raise AttributeError("'NoneType' object has no attribute 'client'")
 
 consumer.ignore_errors = fail_once
-"""
+{RUN}"""
 """Seen in a soak test: kombu closed a channel without transport, raised AttributeError, and Celery ended the worker."""
 
 
@@ -137,7 +138,7 @@ def test_messages_are_lost_repeated_or_late(experiment: Experiment) -> None:
 
 
 def test_a_broker_connection_that_cannot_be_closed_does_not_end_the_worker(experiment: Experiment) -> None:
-    worker = experiment.pipeline.worker(patch=CLOSE_FAILS, **experiment.settings())
+    worker = experiment.pipeline.worker("-c", CLOSE_FAILS, **experiment.settings())
     experiment.publish(5)
     experiment.wait_finished(experiment.evaluations)
     with Redis.from_url(experiment.redis.url) as client:
@@ -148,10 +149,10 @@ def test_a_broker_connection_that_cannot_be_closed_does_not_end_the_worker(exper
     assert worker.program.terminate() == 0
 
 
-def break_worker(experiment: Experiment, patch: str, within_s: float, **settings: float) -> Worker:
+def break_worker(experiment: Experiment, program: str, within_s: float, **settings: float) -> Worker:
     """Signal a worker in the middle of its tasks; it must report that it is dead, and another judges the rest."""
     experiment.endpoint.behaviour = slow(600, yes_no())
-    victim = experiment.pipeline.worker(patch=patch, **experiment.settings(**settings))
+    victim = experiment.pipeline.worker("-c", program, **experiment.settings(**settings))
     experiment.publish(20)
     wait_until(lambda: experiment.endpoint.in_flight == 40, what="all calls to be under way")
     health = f"http://127.0.0.1:{victim.port}/healthz"

@@ -78,16 +78,14 @@ class Pipeline:
         for store in self.stores:
             stack.callback(store.close)
 
-    def worker(
-        self, *arguments: str, wait: bool = True, stderr: int | None = None, patch: str = "", **settings: Any
-    ) -> Worker:
-        """Start a worker, changed by the code of `patch`; further keyword arguments are settings, as Python values."""
+    def worker(self, *arguments: str, wait: bool = True, stderr: int | None = None, **settings: Any) -> Worker:
+        """Start a worker; keyword arguments are settings, tables as Python values."""
         port = free_port()
         variables = self._variables({"metrics_port": port, **settings})
         folder = self._folder / f"worker-{port}"
         folder.mkdir()
         command = arguments or ("-m", "worker.cli", "worker")
-        program = self._stack.enter_context(Program(*command, folder=folder, env=variables, stderr=stderr, patch=patch))
+        program = self._stack.enter_context(Program(*command, folder=folder, env=variables, stderr=stderr))
         worker = Worker(program, port)
         if wait:
             wait_until(worker.is_up, what="the worker to start")

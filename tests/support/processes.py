@@ -26,7 +26,6 @@ T = TypeVar("T")
 SHOWN_CHARACTERS = 4000
 # Only a busy machine needs this long; a wait ends with its condition.
 PATIENCE_S = 60.0
-_RUN_MODULE = "import runpy, sys\nrunpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 _LOOP_S = 0.0005  # CPU time of the loop in `slowness` where the figures of the design were measured
 
 
@@ -85,21 +84,14 @@ class Program:
     """`python *arguments` as a child, e.g. `Program("-m", "worker.cli", "worker", folder=tmp_path)`.
 
     Its environment is that of the tests without `TRACEJUDGE_*`, plus `env`. It runs in `folder`, which also holds the
-    files of its output; `stderr` is an open file that replaces one of them. `patch` is code that runs before a module.
-    At the end of the block it is killed with its process group. Programs of ours are forked where that makes no
-    difference, see `support.warm`.
+    files of its output; `stderr` is an open file that replaces one of them. At the end of the block it is killed with
+    its process group. Programs of ours are forked where that makes no difference, see `support.warm`.
     """
 
     def __init__(
-        self,
-        *arguments: str | Path,
-        folder: Path,
-        env: Mapping[str, str] | None = None,
-        stderr: int | None = None,
-        patch: str = "",
+        self, *arguments: str | Path, folder: Path, env: Mapping[str, str] | None = None, stderr: int | None = None
     ) -> None:
         self.command = [sys.executable, *map(str, arguments)]
-        self._patch = patch
         self._folder = folder
         self._stderr = stderr
         self._env = _clean_environment() | dict(env or {})
@@ -112,13 +104,12 @@ class Program:
         with self._files[0].open("wb") as out, self._files[1].open("wb") as err:
             errors = err.fileno() if self._stderr is None else self._stderr
             if can_fork(self.command[1:], self._env):
-                _, _, module, *arguments = self.command
-                files = {"out": out.fileno(), "err": errors, "folder": self._folder}
-                self._process = Forked(module, arguments, **files, env=self._env, patch=self._patch)
+                module, *arguments = self.command[2 if self.command[1] == "-m" else 1 :]
+                files = {"out": out.fileno(), "err": errors}
+                self._process = Forked(module, arguments, **files, env=self._env, folder=self._folder)
                 return self
-            python, _, *rest = self.command
             self._process = subprocess.Popen(
-                [python, "-c", f"{self._patch}\n{_RUN_MODULE}", *rest] if self._patch else self.command,
+                self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,

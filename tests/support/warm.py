@@ -1,6 +1,7 @@
 """Programs of ours that are forked from a process which has imported them; that saves most of the CPU of a start.
 
-Each behaves as one that began with `python -m MODULE`: session, environment, folder, output and end are its own.
+Each behaves as one that began with `python -m MODULE`, or with `python -c CODE` where the code changes our command and
+runs it: session, environment, folder, output and end are its own.
 Run as a program, this file is the process that is forked.
 """
 
@@ -27,6 +28,7 @@ __all__ = ["Forked", "can_fork"]
 
 _OURS = "worker.cli"
 _MODULES = (_OURS, "celery")
+_RUN_OURS = (f"from {_OURS} import main", "from celery.__main__ import main")
 _AT_START = (
     *("worker.celery", "celery.bin.celery", "celery.bin.worker", "celery.concurrency.thread", "celery.apps.worker"),
     *("celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log", "celery.fixups.django"),
@@ -43,21 +45,12 @@ class Forked:
     """A forked program, as `subprocess.Popen` shows one."""
 
     def __init__(
-        self,
-        module: str,
-        arguments: Sequence[str],
-        *,
-        out: int,
-        err: int,
-        env: Mapping[str, str],
-        folder: Path,
-        patch: str = "",
+        self, module: str, arguments: Sequence[str], *, out: int, err: int, env: Mapping[str, str], folder: Path
     ) -> None:
-        """Run a module with arguments, after the Python code of `patch`."""
         self.returncode: int | None = None
         self._ended, status = os.pipe()
         request = os.memfd_create("request")
-        os.write(request, json.dumps([[module, *arguments], patch, dict(env), str(folder)]).encode())
+        os.write(request, json.dumps([[module, *arguments], dict(env), str(folder)]).encode())
         self.pid = _Template.of_this_process().fork(request, out, err, status)
         os.close(request)
         os.close(status)
@@ -87,7 +80,11 @@ def can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
 
     At full length programs start as users start them.
     """
-    if command[0] != "-m" or command[1] not in _MODULES or "TRACEJUDGE_FAULTS_SCALE" in os.environ:
+    if command[0] == "-c":
+        is_ours = any(line in command[1] for line in _RUN_OURS)
+    else:
+        is_ours = command[0] == "-m" and command[1] in _MODULES
+    if not is_ours or "TRACEJUDGE_FAULTS_SCALE" in os.environ:
         return False
     return _imported(env) == _Template.of_this_process().env
 
@@ -123,8 +120,8 @@ class _Template:
         return int(self._socket.recv(32))
 
 
-def _serve(control: socket.socket) -> tuple[list[str], str]:
-    """Fork at each request; return in the child, with its module and arguments and the code to run before."""
+def _serve(control: socket.socket) -> list[str]:
+    """Fork at each request; return in the child, with its module and arguments."""
     woken, wakes = os.pipe2(os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakes)
@@ -160,12 +157,12 @@ def _report_ends(running: dict[int, int]) -> None:
         os.close(file)
 
 
-def _begin(files: Sequence[int], begins: int) -> tuple[list[str], str]:
+def _begin(files: Sequence[int], begins: int) -> list[str]:
     request, out, err, _ = files
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    command, patch, env, folder = json.loads(os.pread(request, os.fstat(request).st_size, 0))
+    arguments, env, folder = json.loads(os.pread(request, os.fstat(request).st_size, 0))
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.write(begins, b"1")
@@ -175,7 +172,7 @@ def _begin(files: Sequence[int], begins: int) -> tuple[list[str], str]:
     time.tzset()
     os.chdir(folder)
     sys.path.insert(0, folder)
-    return command, patch
+    return list(arguments)
 
 
 def _main() -> NoReturn:
@@ -192,9 +189,11 @@ def _main() -> NoReturn:
     del sys.modules[_OURS]  # it is run as the main module
     gc.collect()
     gc.freeze()
-    sys.argv, patch = _serve(control)
+    sys.argv = _serve(control)
     control.detach()
-    exec(patch, {})  # noqa: S102 - the test's own code
+    if sys.argv[0] == "-c":
+        exec(sys.argv.pop(1), {"__name__": "__main__"})  # noqa: S102 - code of a test
+        sys.exit()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     sys.exit()
 
