@@ -23,11 +23,10 @@ from judges.core.verdict import Verdict
 from judges.models.request_options import MAX_EXTRA
 from worker.base.accounting import Account
 
-__all__ = ["IN_FLIGHT", "MINUTE_S", "SCALE", "Scenario", "answers", "patient"]
+__all__ = ["MINUTE_S", "SCALE", "Scenario", "answers", "patient"]
 
 SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_SCENARIO_SCALE", "1/20")))
 MINUTE_S: Final = 60 * SCALE
-IN_FLIGHT: Final = 48 if SCALE >= 1 else 24
 RECOVERY_S: Final = PATIENCE_S
 """Time after an endpoint's return within which its work continues, on a busy machine. Not scaled. Half of it is
 guaranteed, and tested in `tests/core/test_judging_parking.py` independently of the machine."""
@@ -56,7 +55,7 @@ class Scenario:
     def worker(self, *, model: Mapping[str, Any] | None = None, **settings: Any) -> Worker:
         """Start a worker; `model` has settings of all models, the other arguments are the worker's settings."""
         models = {
-            name: model_at(endpoint.base_url, model=name, max_in_flight=IN_FLIGHT) | dict(model or {})
+            name: model_at(endpoint.base_url, model=name, max_in_flight=48) | dict(model or {})
             for name, endpoint in self.endpoints.items()
         }
         rules = [{"name": name, "judges": [judge], "model": name} for name, judge in self.judges.items()]

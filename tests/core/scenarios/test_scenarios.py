@@ -14,13 +14,15 @@ from typing import Any
 
 import aiohttp
 import pytest
-from scenario_parts import IN_FLIGHT, MINUTE_S, SCALE, Scenario, answers, patient
+from scenario_parts import MINUTE_S, SCALE, Scenario, answers, patient
 from support import replies
 from support.endpoint import ChatEndpoint
 from support.pipeline import SETTLING_S, Pipeline, SteadyLoad, Worker, make_traces
 from support.processes import wait_until
 
-TRACES = 600 if SCALE >= 1 else 400
+TRACES = 600
+FEWER = 500
+IN_FLIGHT = 48
 USUAL = answers(0.05)
 LIMIT = "tracejudge_judge_concurrency_limit"
 LIMITED_S = 8  # long enough that a worker that misses its end sends several probes before
@@ -151,7 +153,7 @@ def test_requests_that_are_always_refused(scenario: Scenario, endpoint: ChatEndp
     """
     failing = replies.failing
     quotes = f"{SAID}: Parcel 207 holds word0 word1 word2 word3 word4, by key sk-abc***xyz"
-    refused = dict(zip(range(207, 300, 25), (401, 402, 403, 404), strict=True))
+    refused = dict(zip(range(207, 3 * FEWER // 4, 50), (401, 402, 403, 404), strict=True))
     bodies: dict[int, tuple[Any, str | None, int]] = {
         3: (failing(403, "m requires moderation on P. Your input was flagged for x."), "content_filter", 1),
         50: (failing(400, "The response was filtered due to the prompt", code="content_filter"), "content_filter", 1),
@@ -164,11 +166,11 @@ def test_requests_that_are_always_refused(scenario: Scenario, endpoint: ChatEndp
     }
     endpoint.behaviour = lambda call: bodies.get(trace_number(call), (USUAL,))[0]
     worker = scenario.worker(model={"max_in_flight": 16}, log_level="info")
-    scenario.pipeline.publish(make_traces(TRACES))
-    with SteadyLoad(scenario.pipeline, RATE, first=TRACES) as load:  # others must be answered between their calls
+    scenario.pipeline.publish(make_traces(FEWER))
+    with SteadyLoad(scenario.pipeline, RATE, first=FEWER) as load:  # others must be answered between their calls
         ended = sum(reason is not None for _, reason, _ in bodies.values())
         wait_until(lambda: scenario.pipeline.counter("unscored") == ended, SETTLING_S, "those that are refused to end")
-    account = scenario.pipeline.settled(traces := TRACES + load.published)
+    account = scenario.pipeline.settled(traces := FEWER + load.published)
     assert (account.lost, account.dead, account.chosen) == (0, 0, traces)
     assert worker.scrape().value("tracejudge_judge_circuit_open", judge_model="judge") == 0
     ids = {trace.trace_id: number for number, trace in enumerate(make_traces(traces))}
@@ -262,16 +264,16 @@ def test_a_dead_model_uses_no_capacity_of_the_other(
     endpoint.behaviour = replies.held(well)
     worker = pair.worker(model={"max_in_flight": IN_FLIGHT, "timeout_s": 600})
     other_endpoint.close()
-    pair.pipeline.publish(make_traces(TRACES))
+    pair.pipeline.publish(make_traces(FEWER))
     line = pair.circuit_opens(worker, "ill")
     assert line["reason"] == "judge_unavailable"
     assert line["note"].startswith("no connection to http://")
     wait_until(lambda: endpoint.in_flight == IN_FLIGHT, what="all calls to the healthy one to be under way")
     well.release()
-    wait_until(lambda: pair.judged(worker, "well") == TRACES, SETTLING_S, "the healthy one to judge all")
+    wait_until(lambda: pair.judged(worker, "well") == FEWER, SETTLING_S, "the healthy one to judge all")
     assert pair.judged(worker, "ill") == 0
     other_endpoint.start()
-    pair.settle(TRACES)
+    pair.settle(FEWER)
     pair.check_calls(worker, seen=False)
 
 
