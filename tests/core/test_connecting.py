@@ -204,11 +204,6 @@ def test_the_address_that_passes_the_check_is_opened(redis_url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def strangers(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """Those of another authority."""
     return make_certificates(tmp_path_factory.mktemp("strangers"))

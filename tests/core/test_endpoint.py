@@ -4,16 +4,12 @@ import base64
 import json
 import re
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 
-import aiohttp
 import msgspec
 import pytest
-from aiohttp import web
 from support import replies
 from support.endpoint import ChatEndpoint
-from support.loopback import LoopbackServer
 from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline, make_traces, model_at
 from support.processes import free_port, wait_until
@@ -31,36 +27,6 @@ UNREADABLE = (
     (replies.failing(400, "not taken: Parcel 7 holds word0 word1 word2 word3 word4"), "bad_request", 1),
 )
 """Replies, the reason that each is, and the calls of its evaluation."""
-
-
-class HttpProxy(LoopbackServer):
-    """Forwards all requests to `target`, and records the hosts that they name."""
-
-    def __init__(self, target: LoopbackServer) -> None:
-        super().__init__()
-        self._target = target
-        self.seen: list[tuple[str, str | None]] = []
-        """Hosts, and what identifies the client."""
-
-    def routes(self) -> list[web.RouteDef]:
-        return [web.route("*", "/{path:.*}", self._forward)]
-
-    async def _forward(self, request: web.Request) -> web.Response:
-        self.seen.append((request.host, request.headers.get("Proxy-Authorization")))
-        url = f"{self._target.root_url}{request.path_qs}"
-        headers = {
-            name: value for name, value in request.headers.items() if name.lower() not in {"host", "accept-encoding"}
-        }
-        body = await request.read()
-        try:
-            async with (
-                aiohttp.ClientSession() as session,
-                session.request(request.method, url, data=body, headers=headers) as reply,
-            ):
-                return web.Response(body=await reply.read(), status=reply.status, content_type=reply.content_type)
-        except aiohttp.ClientConnectionError:
-            # The target stops before the worker, which keeps sending requests.
-            raise web.HTTPBadGateway from None
 
 
 def test_an_invalid_answer_is_unscored_with_its_reason_not_zero(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
@@ -93,39 +59,34 @@ def test_an_invalid_answer_is_unscored_with_its_reason_not_zero(pipeline: Pipeli
 
 
 def test_judge_calls_doctor_and_otlp_use_the_proxy(
-    *,
-    pipeline: Pipeline,
-    endpoint: ChatEndpoint,
-    otlp: OtlpReceiver,
-    stack: ExitStack,
-    monkeypatch: pytest.MonkeyPatch,
+    pipeline: Pipeline, endpoint: ChatEndpoint, otlp: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge, receiver = stack.enter_context(HttpProxy(endpoint)), stack.enter_context(HttpProxy(otlp))
-    basic = f"Basic {base64.b64encode(b'user:s3cret-word').decode()}"
+    """Endpoint and receiver are proxies themselves: they answer whatever host a request names."""
     for name in ("HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
-    through = f"http://user:s3cret-word@127.0.0.1:{judge.port}"
+    through = f"http://user:s3cret-word@127.0.0.1:{endpoint.port}"
     settings = {"models": {"default": model_at(f"{NOBODY}/v1")}, "rules": GROUNDED, "proxy": through}
     worker = pipeline.worker(**settings)
     pipeline.publish(make_traces(20))
     assert pipeline.settled(20).scored == 20
-    assert set(judge.seen) == {("judge.example", basic)}
     assert "s3cret" not in worker.program.output
     doctor = pipeline.command("doctor", "--ask", code=1, **settings)
     parts = {part["name"]: part for part in doctor["parts"]}
     assert parts["answer of default"]["result"] == "ok", parts
+    basic = f"Basic {base64.b64encode(b'user:s3cret-word').decode()}"
+    named = {(call.headers["host"], call.headers["proxy-authorization"]) for call in endpoint.calls}
+    assert (named, len(endpoint.calls) > 20) == ({("judge.example", basic)}, True)
     worker.program.terminate()
     # That of the environment, too; hosts of NO_PROXY are reached directly.
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setenv("HTTP_PROXY", receiver.root_url)
-    pipeline.worker(
-        models={"default": model_at(endpoint.base_url)}, rules=GROUNDED, otlp_endpoint="http://otlp.example"
-    )
+    monkeypatch.setenv("HTTP_PROXY", otlp.root_url)
+    settings = {"models": {"default": model_at(endpoint.base_url)}, "otlp_endpoint": "http://otlp.example"}
+    pipeline.worker(rules=GROUNDED, **settings)
     pipeline.publish(make_traces(5, first=20))
     assert pipeline.settled(25).scored == 25
     wait_until(lambda: any(span.name.startswith("evaluate") for span in otlp.spans), what="spans to arrive")
-    assert {host for host, _ in receiver.seen} == {"otlp.example"}
+    assert {export.headers["host"] for export in otlp.exports} == {"otlp.example"}
 
 
 @pytest.mark.slow("four programs one after the other")

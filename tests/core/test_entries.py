@@ -10,6 +10,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from support.fixtures import one_redis
 from support.stages import IngestHarness, Keyspace
 from support.tables import as_bytes, expand, read_table
 
@@ -39,6 +40,7 @@ BASE64 = base64.b64encode(Random(7).randbytes(3_000)).decode()
 NO_TIMES = (0, -1, 1, 946_684_799.9, 4_102_444_800, 5_000_000_000, 10**11, 9e11, 10**16, 1e20, 10**400, -1e308)
 TIMES = (946_684_800, 1_700_000_000.5, 4_102_444_799.9, None)
 FULL = read_table(__file__, "trace")
+any_redis_server = one_redis
 
 
 def encoded(record: Any) -> bytes:
@@ -223,7 +225,7 @@ payloads = st.binary(max_size=200) | json_values.map(encoded) | some_fields.map(
 names = st.sampled_from([b"v", b"t", b"r", b"f", b"p", b"x"])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(names, payloads | st.just(b"1") | st.binary(max_size=70), max_size=6), payloads)
 def test_reading_never_raises_and_what_was_taken_stays_unchanged(fields: dict[bytes, bytes], payload: bytes) -> None:
     for entry in (read(fields), *(read_as(payload, kind) for kind in (b"t", b"r", b"f"))):

@@ -21,7 +21,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from structlog.testing import capture_logs
 from support.processes import wait_until
-from support.redis_kinds import Certificates, make_certificates
+from support.redis_kinds import Certificates
 from support.scrape import scrape
 from support.tables import as_bytes, read_table
 
@@ -99,11 +99,6 @@ def serve(_patient: None) -> Iterator[Serve]:
         yield start
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
-
-
 def own_tls(certificates: Certificates) -> ssl.SSLContext | None:
     return Tls("metrics_tls_", str(certificates.server), str(certificates.server_key)).context()
 
@@ -125,8 +120,8 @@ def test_metrics_come_in_the_form_and_compression_that_is_asked_for(serve: Serve
 
 def test_a_page_of_many_services_leaves_the_interpreter_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """CPU of the rendering thread from one pause to the next: a busy machine lengthens the pauses, not the slices."""
-    rendered, slices = Metrics(Settings(max_services=1_000)), list[float]()
-    for number in range(1_000):
+    rendered, slices = Metrics(Settings(max_services=300)), list[float]()
+    for number in range(300):
         rendered.touch_service(f"service {number}")
         rendered.score_age.labels(f"service {number}").observe(1)
 
@@ -144,8 +139,8 @@ def test_a_page_of_many_services_leaves_the_interpreter_to_others(monkeypatch: p
     finally:
         gc.enable()
         server.stop()
-    assert page.text.count('tracejudge_score_age_seconds_count{service="service ') == 1_000
-    assert len(slices) > 2 * 20_000 / 250, "a few hundred samples at most between two pauses"
+    assert page.text.count('tracejudge_score_age_seconds_count{service="service ') == 300
+    assert len(slices) > 2 * 6_000 / 250, "a few hundred samples at most between two pauses"
     assert max(end - start for start, end in zip(slices[1::2], slices[2::2], strict=False)) < 0.02
 
 
@@ -263,8 +258,8 @@ def test_a_client_that_says_nothing_drips_or_never_reads_is_cut_off(
     monkeypatch.setattr(http_server, "_REPLY_S", 0.5)
     served = serve()
     counter = Counter("filler", "Filler", ["label"], registry=served._serving._registry)
-    for number in range(20_000):
-        counter.labels(f"{number:0500}").inc()
+    for number in range(500):
+        counter.labels(f"{number:020000}").inc()
     connections = served._serving._connections
     with socket.create_connection(("127.0.0.1", served.port)) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")

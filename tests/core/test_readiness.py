@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,6 @@ from worker.core.telemetry.health import Flow, Pulse, Readiness, RoleState, live
 READS_NOTHING = "entries wait and none is read"
 AtRedis = Callable[[str], Pipeline]
 ROLES = ["ingest", "judge", "export", "monitor"]
-SAID_AFTER_S = 10
 TOKEN = "metrics-t0ken"  # noqa: S105 - nobody's
 IMPATIENT = """
 from worker.core.telemetry.health import Readiness
@@ -114,40 +112,37 @@ def test_a_role_says_in_a_word_why_it_is_not_ready() -> None:
     assert (worker.state.ready, worker.state.state, worker.readiness.ended_threads()) == (False, "stopping", [])
 
 
-def test_a_worker_is_ready_within_seconds_and_stays_ready_without_work(pipeline: Pipeline, tmp_path: Path) -> None:
-    """Its metrics require the token, and the probes do not."""
+def test_a_worker_is_ready_within_seconds_and_stays_ready_without_work(at_redis: AtRedis, tmp_path: Path) -> None:
+    """Its metrics require the token, the probes do not, and doctor finds nothing broken."""
     secret = tmp_path / "token"
     secret.write_text(f"{TOKEN}\n", encoding="utf-8")
-    worker = pipeline.worker(wait=False, metrics_token_file=str(secret), metrics_host="0.0.0.0")  # noqa: S104 - any
-    worker.program.wait_for("worker started")
-    wait_until(lambda: is_ready(worker), what="the worker to be ready")
-    assert get(worker, "/healthz").text == "alive\n"
-    assert [(role["role"], role["state"]) for role in roles(worker)] == [(role, "ready") for role in ROLES]
-    log_lines = get(worker, "/readyz").text.splitlines()
-    assert [line.split(", ")[0] for line in log_lines] == [f"{role} ready" for role in ROLES]
-    replies = [get(worker, "/metrics", accept=ACCEPT, authorization=each) for each in ("", "Bearer another")]
-    assert [reply.status_code for reply in replies] == [401, 401]
-    page = parse(get(worker, "/metrics", accept=ACCEPT, authorization=f"Bearer {TOKEN}").text)
-    assert [page.value("tracejudge_ready", role=role) for role in ROLES] == [1, 1, 1, 1]
-    pipeline.publish(make_traces(10))
-    pipeline.settled(10)
-    assert is_ready(worker)
-    assert not [word for word in (TOKEN, "another", "without credentials") if word in worker.program.output]
-
-
-def test_doctor_finds_nothing_broken_with_an_idle_worker(at_redis: AtRedis, tmp_path: Path, stack: ExitStack) -> None:
-    server = stack.enter_context(EmbeddedRedis(appendonly=True))
-    pipeline = at_redis(server.url)
-    worker = pipeline.worker()
-    wait_until(lambda: is_ready(worker), what="the worker to be ready")
-    # Its first heartbeat may be older, with roles that have not started.
-    wait_until(lambda: [all(each.roles.values()) for each in live_workers(pipeline.store)] == [True], what="its word")
     (tmp_path / "tracejudge.toml").write_text('shift_s = "5s"\n')  # without a file doctor warns
-    doctor = pipeline.program("doctor", "--json")
-    assert (doctor.wait(), doctor.stderr) == (0, "")
-    parts = {part["name"]: part["result"] for part in json.loads(doctor.stdout)["parts"]}
-    assert set(parts.values()) == {"ok"}
-    assert {f"role {role}" for role in ROLES} < set(parts)
+    with EmbeddedRedis(appendonly=True) as server:
+        pipeline = at_redis(server.url)
+        settings = {"metrics_token_file": str(secret), "metrics_host": "0.0.0.0"}  # noqa: S104 - any
+        worker = pipeline.worker(wait=False, **settings)
+        worker.program.wait_for("worker started")
+        wait_until(lambda: is_ready(worker), what="the worker to be ready")
+        assert get(worker, "/healthz").text == "alive\n"
+        assert [(role["role"], role["state"]) for role in roles(worker)] == [(role, "ready") for role in ROLES]
+        log_lines = get(worker, "/readyz").text.splitlines()
+        assert [line.split(", ")[0] for line in log_lines] == [f"{role} ready" for role in ROLES]
+        replies = [get(worker, "/metrics", accept=ACCEPT, authorization=each) for each in ("", "Bearer another")]
+        assert [reply.status_code for reply in replies] == [401, 401]
+        page = parse(get(worker, "/metrics", accept=ACCEPT, authorization=f"Bearer {TOKEN}").text)
+        assert [page.value("tracejudge_ready", role=role) for role in ROLES] == [1, 1, 1, 1]
+        # The first heartbeat may be older, with roles that have not started.
+        told = lambda: [all(each.roles.values()) for each in live_workers(pipeline.store)] == [True]  # noqa: E731
+        wait_until(told, what="its heartbeat")
+        doctor = pipeline.program("doctor", "--json", **settings)
+        assert (doctor.wait(), doctor.stderr) == (0, "")
+        parts = {part["name"]: part["result"] for part in json.loads(doctor.stdout)["parts"]}
+        assert set(parts.values()) == {"ok"}
+        assert {f"role {role}" for role in ROLES} < set(parts)
+        pipeline.publish(make_traces(10))
+        pipeline.settled(10)
+        assert is_ready(worker)
+        assert not [word for word in (TOKEN, "another", "without credentials") if word in worker.program.output]
 
 
 @pytest.mark.slow("waits until roles count as not ready")
@@ -176,17 +171,7 @@ def test_a_receiver_or_a_redis_that_is_down_is_reported_and_the_worker_is_alive(
         wait_until(lambda: is_ready(worker), what="the worker to be ready again")
 
 
-def test_a_worker_that_never_reached_redis_is_alive_and_not_ready(at_redis: AtRedis) -> None:
-    with EmbeddedRedis() as server:
-        server.kill()
-        worker = at_redis(server.url).worker()
-        answer = roles(worker)
-        states = {"starting"} if min(role["seconds"] for role in answer) < SAID_AFTER_S else {"starting", "stalled"}
-        assert {role["state"] for role in answer} <= states
-        assert (get(worker, "/readyz").status_code, get(worker, "/healthz").status_code) == (503, 200)
-
-
-@pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
+@pytest.mark.slow("two workers")
 def test_a_worker_reports_its_own_roles_and_is_ready_with_paused_ingest(pipeline: Pipeline) -> None:
     worker = pipeline.worker(roles="ingest", max_waiting_bytes=1)
     wait_until(lambda: is_ready(worker), what="the worker to be ready")
@@ -195,3 +180,8 @@ def test_a_worker_reports_its_own_roles_and_is_ready_with_paused_ingest(pipeline
         pipeline.publish(make_traces(5, first=first))
     wait_until(lambda: roles(worker)[0]["state"] == "paused", what="reading to pause")
     assert is_ready(worker)
+    worker.program.wait_for("ingest paused")
+    account = pipeline.account()
+    assert (account.lost, account.reasons, account.unread > 0) == (0, {}, True)
+    pipeline.worker(roles="judge")
+    assert pipeline.settled(10).scored == 30, "what waits is judged, and the rest is read"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from support.fixtures import one_redis
@@ -17,6 +17,7 @@ from support.stages import IngestHarness, Keyspace, make_trace, make_verdict, se
 
 from judges.core.verdict import Score
 from judges.registry import catalogue
+from judges.requests import redaction
 from judges.requests.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redact, Redaction, pattern_fault
 from tracejudge import Document, ToolCall, Trace
 from worker.base.delivery.otlp_receiver import OtlpExporter
@@ -40,9 +41,9 @@ def judge(keyspace: Keyspace, worker: JudgingWorker, *traces: Trace) -> str:
 
 
 def replaced(pattern: str, text: str) -> str:
-    redaction = Redaction.from_settings(Redact(patterns=(pattern,), sign="#"))
-    assert redaction is not None
-    return redaction.text(text)
+    redacts = Redaction.from_settings(Redact(patterns=(pattern,), sign="#"))
+    assert redacts is not None
+    return redacts.text(text)
 
 
 def test_a_judge_model_gets_the_redacted_trace_if_configured(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -106,6 +107,7 @@ def test_explanations_leave_redacted(keyspace: Keyspace) -> None:
             assert [log.attributes["gen_ai.evaluation.explanation"] for log in otlp.logs] == [explanation] * 2
 
 
+@settings(max_examples=40)
 @given(st.text("ab1 ", max_size=3 * WINDOW_CHARS), st.integers(0, 2 * WINDOW_CHARS))
 def test_windows_find_the_matches_of_one_search(text: str, padding: int) -> None:
     text = "-" * padding + text
@@ -118,10 +120,10 @@ def test_matches_are_found_wherever_they_begin_and_in_a_window_only() -> None:
         text = f"{' ' * start}<{'x' * (MAX_MATCH_CHARS - 2)}>{' ' * WINDOW_CHARS}"
         assert replaced("<x+>", text) == f"{' ' * start}#{' ' * WINDOW_CHARS}", start
     assert replaced(r"(?=b)", "abc") == "abc", "a match of no length"
-    # In one search this would take fifty times as long, and no other thread would run.
+    # In one search this would take ten times as long, and no other thread would run.
     began = time.thread_time()
-    assert replaced(r"\d+x", "1" * 50_000 + " 12x") == "1" * 50_000 + " #"
-    assert time.thread_time() - began < 4 * slowness()
+    assert replaced(r"\d+x", "1" * 20_000 + " 12x") == "1" * 20_000 + " #"
+    assert time.thread_time() - began < slowness()
 
 
 def test_usual_patterns_are_taken_and_those_that_take_too_long_are_refused() -> None:
@@ -145,15 +147,15 @@ def test_usual_patterns_are_taken_and_those_that_take_too_long_are_refused() -> 
     assert pattern_fault("a", ticks(0.4).__next__) is None
     assert pattern_fault("a", ticks(0.6).__next__) == SLOW
     # A trace keeps its form.
-    redaction = Redaction.from_settings(BUILTIN)
-    assert redaction is not None
+    redacts = Redaction.from_settings(BUILTIN)
+    assert redacts is not None
     trace = make_trace(
         1,
         context=[Document("a", "1", 0.5), MAIL],
         tool_calls=[ToolCall("f", {"to": MAIL, "n": 1}, [MAIL, None, 1.5])],
         tags={"who": MAIL},
     )
-    assert redaction.trace(trace) == msgspec.structs.replace(
+    assert redacts.trace(trace) == msgspec.structs.replace(
         trace,
         context=[Document("a", "1", 0.5), SIGN],
         tool_calls=[ToolCall("f", {"to": SIGN, "n": 1}, [SIGN, None, 1.5])],
@@ -161,8 +163,8 @@ def test_usual_patterns_are_taken_and_those_that_take_too_long_are_refused() -> 
     )
 
 
-@pytest.mark.slow("searches up to its limit")
-def test_patterns_that_run_away_are_refused() -> None:
+def test_patterns_that_run_away_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ways to read the same, words, behind a beginning, and side by side."""
+    monkeypatch.setattr(redaction, "_MAX_SECONDS", 0.05)  # a search lasts up to twice the limit
     for pattern in (r"(a|aa)+b", r"^(\w+\s?)+$", r"key:(?:x+x+)+y", r"\d*\d*\d*x"):
         assert pattern_fault(pattern) == SLOW, pattern

@@ -1,7 +1,6 @@
 """Celery's remote control of real workers: inspection, control, and refused commands."""
 
 import json
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -83,42 +82,43 @@ def judged(pipeline: Pipeline, judge_model: str) -> int:
     return sum(entry.verdict.judge_model == judge_model for entry in pipeline.outbox())
 
 
-def test_inspect_shows_tasks_and_their_batches(pipeline: Pipeline, operator: Operator, endpoint: ChatEndpoint) -> None:
-    endpoint.behaviour = replies.slow(600, replies.yes_no())
-    worker = pipeline.worker(**two_models(endpoint))
-    pipeline.publish(make_traces(8))
-    wait_until(lambda: endpoint.in_flight == 16, what="all calls to be under way")
-    active = operator.only("active")
-    assert sorted(task["kwargs"]["model"] for task in active) == ["first", "second"]
-    assert {task["name"] for task in active} == {"tracejudge.judge"}
-    state = operator.only("tracejudge")
-    assert state["shifts"].keys() == {"first", "second"}
-    held = {batch for shifts in state["shifts"].values() for shift in shifts for batch in shift["batches"]}
-    assert held == {key.decode() for key in pipeline.store.call(lambda client: client.hkeys(pipeline.keys.holders))}
-    assert state["roles"].keys() == {"ingest", "judge", "export", "monitor"}
-    wait_until(lambda: operator.only("tracejudge")["lag"]["batches"] == len(held), what="the lag to be measured")
-    assert operator.only("tracejudge")["lag"]["stream"] == 0
-    queues = {queue["name"] for queue in operator.only("active_queues")}
-    assert queues == {operator.queue("first"), operator.queue("second")}
-    assert operator.only("stats")["pool"]["max-concurrency"] == 8
-    assert "Parcel" not in json.dumps([active, state])
-    endpoint.behaviour = replies.yes_no()
-    worker.program.signal(signal.SIGTERM)
-    worker.program.signal(signal.SIGTERM)
-
-
-@pytest.mark.slow("three commands of Celery")
-def test_the_celery_command_line_finds_the_worker(pipeline: Pipeline, tmp_path: Path) -> None:
-    pipeline.worker()
-    variables = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
-    for arguments, message in (
-        (("inspect", "tracejudge"), '"roles"'),
-        (("control", "tracejudge_pause", "ingest"), "ingest paused"),
-        (("control", "tracejudge_resume", "ingest"), "ingest resumed"),
-    ):
-        with Program("-m", "celery", "-A", "worker", *arguments, folder=tmp_path, env=variables) as program:
-            program.wait()
-            assert message in program.output, arguments
+def test_inspection_and_events_show_tasks_and_their_batches(
+    pipeline: Pipeline, operator: Operator, endpoint: ChatEndpoint
+) -> None:
+    """By both Flower shows them."""
+    hold, events = replies.Hold(), list[dict[str, Any]]()
+    endpoint.behaviour = replies.held(hold)
+    with operator.app.connection_for_read() as connection:
+        receiver = operator.app.events.Receiver(connection, handlers={"*": events.append})
+        capturing = threading.Thread(target=receiver.capture, kwargs={"limit": None, "timeout": None}, daemon=True)
+        capturing.start()
+        pipeline.worker(task_events="true", **two_models(endpoint))
+        wait_until(lambda: events, what="the worker's heartbeat")
+        pipeline.publish(make_traces(8))
+        wait_until(lambda: endpoint.in_flight == 16, what="all calls to be under way")
+        active = operator.only("active")
+        assert sorted(task["kwargs"]["model"] for task in active) == ["first", "second"]
+        assert {task["name"] for task in active} == {"tracejudge.judge"}
+        state = operator.only("tracejudge")
+        assert state["shifts"].keys() == {"first", "second"}
+        held = {batch for shifts in state["shifts"].values() for shift in shifts for batch in shift["batches"]}
+        assert held == {key.decode() for key in pipeline.store.call(lambda client: client.hkeys(pipeline.keys.holders))}
+        assert state["roles"].keys() == {"ingest", "judge", "export", "monitor"}
+        wait_until(lambda: operator.only("tracejudge")["lag"]["batches"] == len(held), what="the lag to be measured")
+        assert operator.only("tracejudge")["lag"]["stream"] == 0
+        queues = {queue["name"] for queue in operator.only("active_queues")}
+        assert queues == {operator.queue("first"), operator.queue("second")}
+        assert operator.only("stats")["pool"]["max-concurrency"] == 8
+        hold.release()
+        assert pipeline.settled(8).scored == 16
+        expected_names = {"task-received", "task-started", "task-succeeded"}
+        wait_until(lambda: expected_names <= {event["type"] for event in events}, what="the events of tasks")
+        receiver.should_stop = True
+        capturing.join(PATIENCE_S)
+    assert {event["name"] for event in events if event["type"] == "task-received"} == {"tracejudge.judge"}
+    results = [event["result"] for event in events if event["type"] == "task-succeeded"]
+    assert any("'scored'" in result for result in results)
+    assert "Parcel" not in json.dumps([active, state, events], default=str)
 
 
 def test_a_cancelled_consumer_pauses_a_model_until_it_is_added_again(
@@ -161,20 +161,25 @@ def test_a_worker_for_one_model_serves_no_other(pipeline: Pipeline, endpoint: Ch
     assert other.program.running
 
 
-@pytest.mark.slow("a start of a worker")
-def test_an_operator_pauses_and_resumes_ingest(pipeline: Pipeline, operator: Operator) -> None:
+@pytest.mark.slow("two workers and three commands of Celery")
+def test_an_operator_pauses_and_resumes_ingest_by_the_celery_command_line(
+    pipeline: Pipeline, operator: Operator, tmp_path: Path
+) -> None:
+    variables = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
+
+    def celery(*arguments: str) -> str:
+        with Program("-m", "celery", "-A", "worker", *arguments, folder=tmp_path, env=variables) as program:
+            program.wait()
+            return program.output
+
     workers = [pipeline.worker() for _ in range(2)]
-    assert operator.ask("tracejudge_pause", nodes=2, role="ingest").values()
+    assert "ingest paused" in celery("control", "tracejudge_pause", "ingest")
     wait_until(lambda: all("paused" in worker.program.output for worker in workers), what="both to pause")
     time.sleep(1.2)  # a read that had begun waits for entries for a second
     pipeline.publish(make_traces(10))
-
-    def states() -> set[str]:
-        return {node["roles"]["ingest"]["state"] for node in operator.ask("tracejudge", nodes=2).values()}
-
-    wait_until(lambda: states() == {"paused"}, what="the role to be shown as paused")
+    wait_until(lambda: celery("inspect", "tracejudge").count('"state": "paused"') == 2, what="it to be shown")
     assert pipeline.account().sampled == 0
-    operator.ask("tracejudge_resume", nodes=2, role="ingest")
+    assert "ingest resumed" in celery("control", "tracejudge_resume", "ingest")
     assert pipeline.settled(10).scored == 30
     refused = operator.ask("tracejudge_pause", nodes=2, role="judge").values()
     assert all("refused" in reply["error"] for reply in refused)
@@ -206,25 +211,3 @@ def test_every_other_command_and_every_other_queue_is_refused(pipeline: Pipeline
     assert pipeline.settled(10).scored == 10
     assert "s3cret" not in worker.program.output
     assert worker.program.running
-
-
-@pytest.mark.slow("a start of a worker")
-def test_a_receiver_of_events_sees_the_tasks(pipeline: Pipeline, operator: Operator, endpoint: ChatEndpoint) -> None:
-    """By these events and by inspection Flower shows them."""
-    events: list[dict[str, Any]] = []
-    with operator.app.connection_for_read() as connection:
-        receiver = operator.app.events.Receiver(connection, handlers={"*": events.append})
-        capturing = threading.Thread(target=receiver.capture, kwargs={"limit": None, "timeout": None}, daemon=True)
-        capturing.start()
-        pipeline.worker(task_events="true", **two_models(endpoint))
-        wait_until(lambda: events, what="the worker's heartbeat")
-        pipeline.publish(make_traces(8))
-        assert pipeline.settled(8).scored == 16
-        expected_names = {"task-received", "task-started", "task-succeeded"}
-        wait_until(lambda: expected_names <= {event["type"] for event in events}, what="the events of tasks")
-        receiver.should_stop = True
-        capturing.join(PATIENCE_S)
-    assert {event["name"] for event in events if event["type"] == "task-received"} == {"tracejudge.judge"}
-    results = [event["result"] for event in events if event["type"] == "task-succeeded"]
-    assert any("'scored'" in result for result in results)
-    assert "Parcel" not in json.dumps(events, default=str)

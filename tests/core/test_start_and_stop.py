@@ -19,7 +19,6 @@ import httpx
 import pytest
 from celery.worker import state
 from support import replies
-from support.cases import each_case
 from support.endpoint import ChatEndpoint
 from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces, model_at
 from support.processes import PATIENCE_S, stopped_at_start, wait_until
@@ -30,13 +29,12 @@ from worker.core.runtime.worker_control import Signals
 AtRedis = Callable[[str], Pipeline]
 CELERY = ("-m", "celery", "-A", "worker", "worker")
 LATE_FORCED_EXIT = """
-import os, sys, time
 from worker.core.runtime import worker_control
-from worker.core.runtime.runtime import Runtime
-
 worker_control._HURRY_S = 600  # the forced exit comes after two seconds, which may be too short on a busy machine
 """
 SIGNAL_DURING_START = f"""{LATE_FORCED_EXIT}
+import os, time
+from worker.core.runtime.runtime import Runtime
 begin, signalled, signals = Runtime.start, worker_control.Signals._on_signal, []
 
 def start(self):
@@ -51,11 +49,10 @@ def note(self, *details):
 
 Runtime.start, worker_control.Signals._on_signal = start, note
 """
-OURS = ("\nfrom worker.cli import main\nsys.exit(main())", "worker")
-CELERY_S = ("\nfrom celery.__main__ import main\nsys.exit(main())", "-A", "worker", "worker")
+CLI_S = "import sys\nfrom worker.cli import main\nsys.exit(main())", "worker"
+CELERY_S = "import sys\nfrom celery.__main__ import main\nsys.exit(main())", *CELERY[2:]
 SECOND_WAY = pytest.mark.slow("a second variant")
 STARTS = "a start of a worker, or seconds of CPU, for what shorter tests touch too"
-TWO_JUDGES = [{"name": "all", "judges": ["groundedness", "relevance_to_query"]}]
 
 
 def leases_are_released(pipeline: Pipeline) -> bool:
@@ -65,18 +62,31 @@ def leases_are_released(pipeline: Pipeline) -> bool:
 
 def busy_worker(pipeline: Pipeline, endpoint: ChatEndpoint, *command: str, grace_s: float) -> Worker:
     """Start a worker with ten traces, and wait until all their thirty calls are under way."""
-    worker = pipeline.worker(*command, models={"default": model_at(endpoint.base_url)}, grace_s=grace_s)
+    settings = {"models": {"default": model_at(endpoint.base_url)}, "grace_s": grace_s}
+    worker = pipeline.worker(*command, **settings)
     pipeline.publish(make_traces(10))
     wait_until(lambda: endpoint.in_flight == 30, what="all calls to be under way")
     return worker
 
 
-def test_plain_celery_starts_the_same_worker_from_any_folder(pipeline: Pipeline) -> None:
-    """Its log lines have the trace's id."""
+def test_plain_celery_starts_the_same_worker_from_any_folder_and_judges_each_trace_once(pipeline: Pipeline) -> None:
+    """A trace that is published twice has a verdict of each judge, once in the ledger, the outbox and the metrics."""
     worker = pipeline.worker(*CELERY)
     traces = make_traces(20)
-    pipeline.publish(traces)
-    assert pipeline.settled(20).scored == 60
+    for _ in range(2):
+        pipeline.publish(traces)
+    account = pipeline.settled(40)
+    assert (account.sampled, account.duplicate, account.scored, account.lost) == (20, 20, 60, 0)
+    page = worker.counted(60)
+    assert page.total("tracejudge_verdicts_total") == pipeline.ledger_size() == 60
+    assert (
+        worker.counted(20, "tracejudge_traces_total", outcome="sampled").total(
+            "tracejudge_traces_total", outcome="duplicate"
+        )
+        == 20
+    )
+    ids = Counter(entry.verdict.evaluation_id for entry in pipeline.outbox())
+    assert (len(ids), set(ids.values())) == (60, {1})
     worker.program.signal(signal.SIGINT)
     assert worker.program.wait() in (0, 130), "Ctrl-C ends it"
     warned = re.search(r'"no configuration [^"]*"', worker.program.stderr)
@@ -127,18 +137,6 @@ def test_keys_of_another_version_end_the_start_and_stay_unchanged(pipeline: Pipe
         pipeline.store.call(methodcaller("delete", key))
 
 
-@pytest.mark.slow(STARTS)
-def test_roles_can_run_in_processes_of_their_own(pipeline: Pipeline) -> None:
-    pipeline.worker(roles="ingest")
-    pipeline.publish(make_traces(20))
-    wait_until(lambda: pipeline.account().sampled == 20, what="the traces to be chosen")
-    assert pipeline.account().waiting == 60
-    pipeline.worker(*CELERY, roles="judge")
-    assert pipeline.settled(20).scored == 60
-    exporter = pipeline.worker(roles="export")
-    assert exporter.counted(60).total("tracejudge_verdicts_total") == 60
-
-
 def test_sigterm_finishes_running_work_within_the_grace(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     hold = replies.Hold()
     endpoint.behaviour = replies.held(hold)
@@ -153,45 +151,48 @@ def test_sigterm_finishes_running_work_within_the_grace(pipeline: Pipeline, endp
     assert (account.scored, account.waiting, account.lost) == (30, 0, 0)
 
 
-def test_sigterm_releases_work_that_exceeds_the_grace_period(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
+def test_work_past_the_grace_period_and_all_work_at_sigquit_is_released(
+    pipeline: Pipeline, endpoint: ChatEndpoint
+) -> None:
     endpoint.behaviour = replies.hangs()
     worker = busy_worker(pipeline, endpoint, grace_s=0.5)
     assert worker.program.terminate() == 0
     assert leases_are_released(pipeline)
+    models = {"default": model_at(endpoint.base_url)}
+    worker = pipeline.worker(models=models, grace_s=600)
+    wait_until(lambda: len(endpoint.calls) == 60, what="all calls to be under way again")
+    worker.program.signal(signal.SIGQUIT)
+    worker.program.wait()
+    assert leases_are_released(pipeline)
     endpoint.behaviour = replies.yes_no()
-    pipeline.worker(models={"default": model_at(endpoint.base_url)})
+    pipeline.worker(models=models)
     account = pipeline.settled(10)
     assert (account.scored, account.lost) == (30, 0), "another worker finishes the released work"
 
 
 @pytest.mark.parametrize(
-    ("command", "number", "patched", "sign"),
+    ("command", "number", "patch"),
     [
-        pytest.param(OURS, signal.SIGTERM, LATE_FORCED_EXIT, "worker stopping", id="tracejudge, stopping"),
-        pytest.param(
-            *(CELERY_S, signal.SIGINT, LATE_FORCED_EXIT, "worker stopping"), id="celery, stopping", marks=SECOND_WAY
-        ),
-        pytest.param(CELERY_S, signal.SIGTERM, SIGNAL_DURING_START, "signalled", id="celery, starting"),
+        pytest.param(CLI_S, signal.SIGTERM, LATE_FORCED_EXIT, id="tracejudge, stopping"),
+        pytest.param(CELERY_S, signal.SIGINT, LATE_FORCED_EXIT, id="celery, stopping", marks=SECOND_WAY),
+        pytest.param(CELERY_S, signal.SIGTERM, SIGNAL_DURING_START, id="celery, starting"),
     ],
 )
-def test_a_second_signal_ends_the_grace_period_and_releases_the_work(  # noqa: PLR0917 - parameters
-    pipeline: Pipeline,
-    endpoint: ChatEndpoint,
-    command: tuple[str, ...],
-    number: signal.Signals,
-    patched: str,
-    sign: str,
+def test_a_second_signal_ends_the_grace_period_and_releases_the_work(
+    pipeline: Pipeline, endpoint: ChatEndpoint, command: tuple[str, ...], number: signal.Signals, patch: str
 ) -> None:
     """Regression: Celery's own handling of a second signal broke the stop off or lost it; a third hung the process."""
     endpoint.behaviour = replies.hangs()
-    program = ("-c", patched + command[0], *command[1:])
-    if patched is SIGNAL_DURING_START:
+    code, *arguments = command
+    program = ("-c", patch + code, *arguments)
+    if patch is SIGNAL_DURING_START:
         # No task runs before Celery's consumer: the batches are ready and not leased.
-        worker = pipeline.worker(*program, models={"default": model_at(endpoint.base_url)}, grace_s=600)
+        models = {"default": model_at(endpoint.base_url)}
+        worker, sign = pipeline.worker(*program, models=models, grace_s=600), "signalled"
         pipeline.publish(make_traces(10))
         wait_until(lambda: pipeline.account().waiting == 30, what="the traces to be chosen")
     else:
-        worker = busy_worker(pipeline, endpoint, *program, grace_s=600)
+        worker, sign = busy_worker(pipeline, endpoint, *program, grace_s=600), "worker stopping"
     worker.program.signal(number)
     worker.program.wait_for(sign)
     worker.program.signal(number)
@@ -200,54 +201,27 @@ def test_a_second_signal_ends_the_grace_period_and_releases_the_work(  # noqa: P
     assert pipeline.account().waiting == 30
 
 
-@pytest.mark.slow(STARTS)
-@pytest.mark.parametrize("command", [(), CELERY], ids=["tracejudge", "celery"])
-def test_sigquit_releases_the_work_without_a_grace_period(
-    pipeline: Pipeline, endpoint: ChatEndpoint, command: tuple[str, ...]
-) -> None:
-    endpoint.behaviour = replies.hangs()
-    worker = busy_worker(pipeline, endpoint, *command, grace_s=600)
-    worker.program.signal(signal.SIGQUIT)
-    worker.program.wait()
-    assert leases_are_released(pipeline)
-
-
-@pytest.mark.slow(STARTS)
-def test_a_worker_waits_for_redis_at_the_start(at_redis: AtRedis) -> None:
-    server = EmbeddedRedis()
-    server.start()
-    url = server.url
-    try:
+def test_a_worker_waits_for_redis_at_the_start_and_is_alive(at_redis: AtRedis) -> None:
+    with EmbeddedRedis() as server:
         server.kill()
-        pipeline = at_redis(url)
+        pipeline = at_redis(server.url)
         worker = pipeline.worker()
+        probes = {path: f"http://127.0.0.1:{worker.port}/{path}" for path in ("readyz", "healthz")}
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
+            assert [client.get(url).status_code for url in probes.values()] == [503, 200]
+            roles = client.get(probes["readyz"], headers={"accept": "application/json"}).json()["roles"]
+        # A role counts as stalled after ten seconds.
+        states = {"starting"} if min(role["seconds"] for role in roles) < 10 else {"starting", "stalled"}
+        assert {role["state"] for role in roles} <= states
         worker.program.wait_for("redis unavailable")
         wait_until(lambda: "worker started" in worker.program.stderr, what="all threads to run")
         time.sleep(1)  # several retries of each thread and of the broker
         (warned,) = (line for line in worker.program.stderr.splitlines() if '"error"' in line)
-        assert json.loads(warned)["redis"] == url
+        assert json.loads(warned)["redis"] == server.url
         assert json.loads(warned)["fix"] == "start it, or correct redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
         server.restart()
         pipeline.publish(make_traces(10))
         assert pipeline.settled(10).scored == 30
-    finally:
-        server.stop()
-
-
-def test_traces_published_twice_are_judged_once(pipeline: Pipeline) -> None:
-    """Each trace gets a verdict of each judge, once in the ledger, the outbox and the metrics."""
-    worker = pipeline.worker(rules=TWO_JUDGES, log_level="warning")
-    for _ in range(2):
-        pipeline.publish(make_traces(200))
-    account = pipeline.settled(400)
-    assert (account.sampled, account.duplicate, account.scored, account.lost) == (200, 200, 400, 0)
-    worker.counted(200, "tracejudge_traces_total", outcome="sampled")
-    page = worker.counted(400)
-    assert page.total("tracejudge_verdicts_total") == 400
-    assert page.total("tracejudge_traces_total", outcome="sampled") == 200
-    assert pipeline.ledger_size() == 400
-    ids = Counter(entry.verdict.evaluation_id for entry in pipeline.outbox())
-    assert (len(ids), set(ids.values())) == (400, {1})
 
 
 # --- signals, sent to this very process ---
@@ -255,32 +229,16 @@ GRACE_S = 20.0
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
-@each_case(
-    ("command", "is_first", "codes"),
-    [
-        ("tracejudge worker --metrics-port 0", 1, (0, 0)),
-        ("celery -A worker worker", 0, (0, 0)),
-        # The usual codes of what is no service.
-        ("tracejudge account", 1, (130, 143)),
-    ],
-)
-def test_a_service_that_is_stopped_while_it_starts_ends_with_0(
-    command: str, is_first: int, codes: tuple[int, int]
-) -> None:
-    assert stopped_at_start(command, is_first) == codes
-
-
-@pytest.mark.slow("the same as another process than the first, and another command of Celery")
-@each_case(
-    ("command", "codes"),
-    [
-        ("tracejudge worker", (0, 0)),
-        ("celery -A worker inspect ping", (-signal.SIGINT, -signal.SIGTERM)),
-        ("tracejudge account", (130, -signal.SIGTERM)),
-    ],
-)
-def test_a_command_that_is_stopped_while_it_starts_has_its_usual_codes(command: str, codes: tuple[int, int]) -> None:
-    assert stopped_at_start(command, is_first=0) == codes
+def test_a_program_that_is_stopped_while_it_starts_ends_with_0_if_it_is_a_service() -> None:
+    codes: dict[tuple[str, bool], tuple[int, int]] = {
+        ("tracejudge worker --metrics-port 0", True): (0, 0),
+        ("tracejudge worker", False): (0, 0),
+        ("celery -A worker worker", False): (0, 0),
+        ("celery -A worker inspect ping", False): (-signal.SIGINT, -signal.SIGTERM),
+        ("tracejudge account", True): (130, 143),
+        ("tracejudge account", False): (130, -signal.SIGTERM),
+    }
+    assert dict(zip(codes, stopped_at_start(*codes), strict=True)) == codes
 
 
 class Stages:

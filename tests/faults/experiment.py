@@ -7,7 +7,6 @@ product's own times (a lease of 15 s, a sweep each second) are not scaled.
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -21,12 +20,11 @@ import httpx
 from redis import Redis
 from support.endpoint import ChatEndpoint
 from support.otlp import OtlpReceiver
-from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces, sdk
+from support.pipeline import SETTLING_S, Pipeline, SteadyLoad, Worker, make_traces
 from support.processes import PATIENCE_S, bounded_s, wait_until
 from support.replies import slow, yes_no
 from support.scrape import Scrape
 
-import tracejudge
 from judges.core.verdict import Verdict
 from worker.base.accounting import Account
 from worker.base.embedded import EmbeddedRedis
@@ -183,28 +181,9 @@ class Experiment:
     @contextmanager
     def load(self, rate: float, total: int | None = None, *, redis_url: str | None = None) -> Iterator[None]:
         """Publish at a rate during the block; with `total`, leaving it waits until that many are published."""
-        stop, first = threading.Event(), self.published
-
-        def publish() -> None:
-            began = time.monotonic()
-            while not stop.wait(0.02) and (total is None or self.published < first + total):
-                due = first + min(int((time.monotonic() - began) * rate), total or sys.maxsize)
-                for trace in make_traces(due - self.published, first=self.published, ended_at=time.time()):
-                    tracejudge.publish(trace)
-                self.published = due
-
-        thread = threading.Thread(target=publish, name="load", daemon=True)
-        with sdk(redis_url or self.redis.url, PREFIX):
-            thread.start()
-            try:
-                yield
-            except BaseException:
-                stop.set()
-                raise
-            finally:
-                if total is None:
-                    stop.set()
-                thread.join()
+        with SteadyLoad(self.pipeline, rate, first=self.published, total=total, redis_url=redis_url) as load:
+            yield
+        self.published += load.published
 
     def publish(self, traces: int) -> None:
         """Publish this many traces at once, and wait until Redis has them."""

@@ -293,8 +293,9 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 TIERS = dict.fromkeys(FAULTS, pytest.mark.slow("a cluster of six servers under traffic"))
-# A kill of a master whose replica is behind is one too.
-TIERS["kill"] = pytest.mark.endurance("a cluster of six servers under traffic")
+# A kill of a master whose replica is behind is one too, and slots move without a new master as well.
+for name in ("kill", "add and remove"):
+    TIERS[name] = pytest.mark.endurance("a cluster of six servers under traffic")
 
 
 @pytest.mark.parametrize("fault", [pytest.param(name, marks=tier) for name, tier in TIERS.items()])

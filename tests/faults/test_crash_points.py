@@ -217,12 +217,13 @@ EXPORTED = {"open_group", "acknowledge", "add_quality", "measure", "hold", "clai
 JUDGED = {"choose", "sweep", "take", "renew", "record", "finish", "outcomes"}
 SCENES: dict[str, tuple[Steps, Rule, set[str]]] = {
     "verdicts": (verdicts_leave, SAFETY, {*JUDGED, *EXPORTED}),
-    "dead letters": (dead_letters, SAFETY, {*JUDGED, "dead_add", "dead_retry", "dead_remove"}),
-    "replay": (replay, NOTHING, {*JUDGED, "replay"}),
-    "conversation": (conversation, COMPLETE, {*JUDGED, "session_choose"}),
-    "labels": (labels, SAFETY, {*JUDGED, "keep_labelled"}),
-    "forget": (forgetting, SAFETY, {"forget_entries", "forget_verdicts", "forget_labelled", "dead_add", "dead_remove"}),
+    "dead letters": (dead_letters, SAFETY, {"dead_add", "dead_retry", "dead_remove"}),
+    "replay": (replay, NOTHING, {"replay"}),
+    "conversation": (conversation, COMPLETE, {"session_choose"}),
+    "labels": (labels, SAFETY, {"keep_labelled"}),
+    "forget": (forgetting, SAFETY, {"forget_entries", "forget_verdicts", "forget_labelled"}),
 }
+"""By name the steps, their rule and the scripts before which a scene is cut: those that no scene above it runs."""
 
 
 @pytest.fixture
@@ -235,7 +236,8 @@ def cuts_of(commands: Sequence[str], scripts: set[str], client: redis.Redis) -> 
     """Yield where a scene is cut: the number of the command, and whether Redis has executed it.
 
     After the first and the last of each command that writes: reads change nothing, and those between repeat the first.
-    Also before the first of each script: what happens outside of Redis until then, as a file, is done.
+    Where other scenes cut the first one, after the last. Also before the first of each script: what happens outside of
+    Redis until then, as a file, is done.
     """
     kinds = {name.upper() for name, command in client.command().items() if "write" in command["flags"]}
     first = {name: number for number, name in reversed([*enumerate(commands, 1)])}
@@ -245,7 +247,7 @@ def cuts_of(commands: Sequence[str], scripts: set[str], client: redis.Redis) -> 
             place[name]
             for name in first
             if name in {*kinds, *SCRIPTS.values(), "EVAL", "EXEC"}
-            for place in (first, last)
+            for place in ((first, last) if name in scripts or name not in JUDGED else (last,))
         }
     )
     yield from ((number, True) for number in writes)

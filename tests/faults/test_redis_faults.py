@@ -152,7 +152,7 @@ def check_page(experiment: Experiment, cut_off: int, *, publications: int) -> No
     wait_until(is_shown, what=f"{cut_off} to be on the page")
 
 
-@on_redis("6.2", pytest.param("7", marks=pytest.mark.slow("the other version of Redis")))
+@on_redis("6.2")
 def test_the_stream_is_trimmed_repeatedly_under_load(experiment: Experiment) -> None:
     """The worker is stopped and resumed; each time some unread entries are cut off."""
     experiment.start(max_stream=2 * CAP)

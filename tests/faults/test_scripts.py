@@ -69,7 +69,7 @@ COUNTED = (
 LARGEST = 2**63 - 1
 
 
-@pytest.fixture(params=["7", pytest.param("6.2", marks=pytest.mark.slow("the other version of Redis"))])
+@pytest.fixture(params=["7", pytest.param("6.2", marks=pytest.mark.endurance("the other version of Redis"))])
 def server(request: pytest.FixtureRequest, redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
     with server_of(request.param, redis_binaries) as server:
         yield server

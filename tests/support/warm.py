@@ -1,6 +1,7 @@
 """Programs of ours that are forked from a process which has imported them; that saves most of the CPU of a start.
 
-Each behaves as one that began with `python -m MODULE`: session, environment, folder, output and end are its own.
+Each behaves as one that began with `python -m MODULE`, or with `python -c CODE` where the code changes our command and
+runs it: session, environment, folder, output and end are its own.
 Run as a program, this file is the process that is forked.
 """
 
@@ -8,6 +9,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -18,6 +20,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,7 +28,16 @@ __all__ = ["Forked", "can_fork"]
 
 _OURS = "worker.cli"
 _MODULES = (_OURS, "celery")
-_AT_START = ("worker.celery", "celery.bin.celery", "celery.bin.worker", "celery.concurrency.thread")
+_RUN_OURS = (f"from {_OURS} import main", "from celery.__main__ import main")
+_AT_START = (
+    *("worker.celery", "celery.bin.celery", "celery.bin.worker", "celery.concurrency.thread", "celery.apps.worker"),
+    *("celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log", "celery.fixups.django"),
+    *("celery.loaders.app", "celery.worker.autoscale", "celery.worker.components", "billiard.pool", "kombu.pidbox"),
+    *("celery.worker.consumer.delayed_delivery", "kombu.matcher", "kombu.transport.redis", "packaging.version"),
+    *("httpx", "uvicorn.lifespan.off", "uvloop", "judges.models.lexical"),
+)
+"""What a worker imports while it starts."""
+_WHOLE = ("judges.catalog", "judges.features", "worker.base", "worker.core", "worker.features")
 _STATUS = struct.Struct("i")
 
 
@@ -68,7 +80,11 @@ def can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
 
     At full length programs start as users start them.
     """
-    if command[0] != "-m" or command[1] not in _MODULES or "TRACEJUDGE_FAULTS_SCALE" in os.environ:
+    if command[0] == "-c":
+        is_ours = any(line in command[1] for line in _RUN_OURS)
+    else:
+        is_ours = command[0] == "-m" and command[1] in _MODULES
+    if not is_ours or "TRACEJUDGE_FAULTS_SCALE" in os.environ:
         return False
     return _imported(env) == _Template.of_this_process().env
 
@@ -164,15 +180,30 @@ def _main() -> NoReturn:
     del sys.path[0]
     importlib.import_module(_OURS)
     features = importlib.import_module("worker.core.features").installed()
-    for name in (*_AT_START, *(row.module for feature in features for row in feature.commands.values())):
+    commands = (row.module for feature in features for row in feature.commands.values())
+    packages = (importlib.import_module(name) for name in _WHOLE)
+    parts = (part.name for each in packages for part in pkgutil.walk_packages(each.__path__, f"{each.__name__}."))
+    for name in (*_AT_START, *commands, *parts):
         importlib.import_module(name)
+    _cache_entry_points()
     del sys.modules[_OURS]  # it is run as the main module
     gc.collect()
     gc.freeze()
     sys.argv = _serve(control)
     control.detach()
+    if sys.argv[0] == "-c":
+        exec(sys.argv.pop(1), {"__name__": "__main__"})  # noqa: S102 - code of a test
+        sys.exit()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     sys.exit()
+
+
+def _cache_entry_points() -> None:
+    """Read the entry points of each installed distribution once: a start reads those of all three times."""
+    read = metadata.Distribution.entry_points.fget
+    cached = cache(lambda path: read(metadata.PathDistribution(path)))
+    metadata.PathDistribution.entry_points = property(lambda self: cached(self._path))
+    metadata.entry_points()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Shared parts of the scenarios: their clock, a worker with judge models, a steady load, and the final checks.
+"""Shared parts of the scenarios: their clock, a worker with judge models, and the final checks.
 
 A scenario tells what goes wrong for "a minute"; `MINUTE_S` says how long that is here. The product's own times (a
 lease, a probe, the pause before it) are what they are, so who waits for them waits real seconds.
@@ -6,26 +6,24 @@ lease, a probe, the pause before it) are what they are, so who waits for them wa
 
 import json
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
 from http import HTTPStatus
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import pytest
 from support.endpoint import ChatEndpoint
-from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces, model_at
+from support.pipeline import SETTLING_S, Pipeline, Worker, model_at
 from support.processes import PATIENCE_S, wait_until
 from support.replies import Behaviour, slow, yes_no
 
-import tracejudge
 from judges.core.verdict import Verdict
 from judges.models.request_options import MAX_EXTRA
 from worker.base.accounting import Account
 
-__all__ = ["MINUTE_S", "SCALE", "Scenario", "SteadyLoad", "answers", "patient"]
+__all__ = ["MINUTE_S", "SCALE", "Scenario", "answers", "patient"]
 
 SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_SCENARIO_SCALE", "1/20")))
 MINUTE_S: Final = 60 * SCALE
@@ -139,38 +137,6 @@ class Scenario:
             # A call whose options may be what was refused is sent again within the same attempt.
             further = MAX_EXTRA * len(self.endpoints)
             assert attempts <= calls <= attempts + further, f"verdicts tell of {attempts} calls, endpoints of {calls}"
-
-
-class SteadyLoad:
-    """Publishes traces at a steady rate through the SDK, in a thread, until the block ends."""
-
-    def __init__(self, pipeline: Pipeline, rate: float, *, words: int = 20, first: int = 0) -> None:
-        """Prepare `rate` traces a second, from number `first` on; each ended when it is published."""
-        self._pipeline, self._rate, self._words, self._first = pipeline, rate, words, first
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._publish, name="steady load", daemon=True)
-        self.published = 0
-
-    def __enter__(self) -> Self:
-        tracejudge.init(service="tests", redis_url=self._pipeline.redis_url, prefix=self._pipeline.prefix)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join(60)
-        try:
-            assert tracejudge.flush(PATIENCE_S)
-        finally:
-            tracejudge.shutdown()
-
-    def _publish(self) -> None:
-        began = time.monotonic()
-        while not self._stop.wait(0.02):
-            due = int((time.monotonic() - began) * self._rate) - self.published
-            for trace in make_traces(due, first=self._first + self.published, words=self._words, ended_at=time.time()):
-                tracejudge.publish(trace)
-            self.published += due
 
 
 def _logged(worker: Worker, event: str, judge_model: str) -> list[dict[str, Any]]:

@@ -241,4 +241,4 @@ def test_the_index_is_of_all_servers(published: list[Keyspace]) -> None:
 
 @pytest.mark.endurance("a second variant; tests/core/test_start_and_stop.py stops a worker")
 def test_a_board_that_is_stopped_while_it_starts_ends_with_0() -> None:
-    assert stopped_at_start("tracejudge board", 1) == (0, 0)
+    assert stopped_at_start(("tracejudge board", True)) == [(0, 0)]
