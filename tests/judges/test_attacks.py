@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from attacks import ATTACKS, EVERYWHERE, LIGHT, PLANTED
 from explorations import Looking, looks
-from families import FAMILIES, JUDGES, TRACE, Family, in_fifths, members, written
+from families import BY_TEMPLATE, FAMILIES, JUDGES, TRACE, Family, in_elevenths, members, written
 from judge_traces import filled, in_loop, parse, served
-from support.cases import each_case, in_parts
+from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
@@ -32,7 +32,6 @@ from tracejudge import Span, Trace
 ROOMY = ModelSettings(provider="scripted", model="scripted", max_input_tokens=10_000_000)
 """A model that takes any trace whole."""
 
-in_thirteenths = in_parts(13, rarely=range(2, 13))
 _SPEAKING = {name: family for name, family in FAMILIES.items() if family.text_key}
 _EXPLORERS = [name for name, judge in JUDGES.items() if judge.exploration is not None]
 _LOOKS = (
@@ -65,11 +64,13 @@ def names_of(parts: Iterable[tuple[Block, ...]]) -> list[list[str]]:
     return [[block.name for block in blocks] for blocks in parts]
 
 
-@in_thirteenths
-@each_case(("name", "attack"), itertools.product(JUDGES, ATTACKS), share="share")
+@in_elevenths
+@each_case(("name", "attack"), itertools.product([*JUDGES, *BY_TEMPLATE], ATTACKS), share="share")
 def test_an_attack_keeps_the_structure_stays_between_its_marks_and_scores_nothing(name: str, attack: str) -> None:
     """The model sends back what it was sent."""
-    judge, trace = JUDGES[name], ATTACKS[attack]
+    judge, trace = {**JUDGES, **BY_TEMPLATE}[name], ATTACKS[attack]
+    if name in BY_TEMPLATE and judge.missing(judge.prepare(trace)):
+        trace = msgspec.structs.replace(trace, messages=ATTACKS["messages that imitate messages"].messages)
     model = Looking([user_message], ROOMY)
     assessment = run(judge, trace, model)
     assert (assessment.outcome, assessment.reason, assessment.scores) == ("unscored", "invalid_answer", ())
@@ -119,7 +120,7 @@ def test_what_is_too_long_is_cut_or_not_sent(name: str, attack: str) -> None:
         assert sum(len(message.content.encode()) for message in request.messages[:2]) <= 3 * 120_000 + 1000
 
 
-@in_thirteenths
+@in_elevenths
 @each_case(("name", "attack"), itertools.product(_EXPLORERS, ATTACKS), share="share")
 def test_an_attack_in_tool_results_stays_between_its_marks_and_scores_nothing(name: str, attack: str) -> None:
     trace = ATTACKS[attack]
@@ -169,7 +170,7 @@ ECHOES: Mapping[str, Callable[[Message, Message], str]] = {
 }
 
 
-@in_fifths
+@in_elevenths
 @each_case(("name", "echo"), itertools.product(JUDGES, ECHOES), share="share")
 def test_no_part_of_a_request_that_shows_its_marks_is_read_as_an_answer(name: str, echo: str) -> None:
     judge, write = JUDGES[name], ECHOES[echo]
@@ -179,7 +180,7 @@ def test_no_part_of_a_request_that_shows_its_marks_is_read_as_an_answer(name: st
                 judge.read(write(*render(prompt)))
 
 
-@in_fifths
+@in_elevenths
 @each_case(("name", "attack"), itertools.product(_SPEAKING, EVERYWHERE), share="share")
 def test_an_answer_that_quotes_the_material_is_scored_by_its_own_verdict(name: str, attack: str) -> None:
     """As JSON asks, with escapes: whatever stands inside a value is no verdict."""
@@ -195,7 +196,7 @@ def test_an_answer_that_quotes_the_material_is_scored_by_its_own_verdict(name: s
     assert len(assessment.calls) == looks(judge) + len(judge.prompts(judge.prepare(TRACE)))
 
 
-@in_thirteenths
+@in_elevenths
 @each_case(("name", "attack"), itertools.product(JUDGES, LIGHT), share="share")
 def test_the_lexical_model_answers_in_the_judges_form(name: str, attack: str) -> None:
     judge, trace = JUDGES[name], LIGHT[attack]
@@ -209,6 +210,7 @@ def test_the_lexical_model_answers_in_the_judges_form(name: str, attack: str) ->
     guesses = [judge.heuristic(prepared, prompt) for prompt in prompts]
     assert all(list(guess) == judge.schema["required"] for guess in guesses if isinstance(guess, dict))
     assert all(0 <= score.value <= 1 for score in assessment.scores)
+    assert not assessment.details.get("fabricated_evidence")
     assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
 
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import yaml
 from explorations import Looking, looks
-from families import FAMILIES, JUDGES, TRACE, Family, in_fifths, members, written
+from families import FAMILIES, JUDGES, TRACE, Family, in_elevenths, members, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import in_loop, table
@@ -106,20 +106,10 @@ def numbers(family: Family, key: str, *words: str) -> list[str]:
     return [start + raw(family, key, word) for word in words for start in ("", "Here:\n\n")]
 
 
-def indented(family: Family) -> list[str]:
-    return [] if family.lines else [json.dumps(family.good[0], indent=indent) for indent in (2, "\t")]
-
-
 def form(family: Family) -> str:
     """Return the form of the answer from the fixed part, as a weak model repeats it."""
     fixed = family.judge.fixed_parts[0]
     return fixed[fixed.index("How to answer") :]
-
-
-def with_form(family: Family) -> list[str]:
-    """Repeat the form of the yes/no judges as it stands in their fixed parts, then answer."""
-    asked = form(family)
-    return [f"{asked[asked.index('{', asked.index('keys')) :]}\n\n{plain(family)}"] if family.name == "yes/no" else []
 
 
 def spaced(key: str) -> str:
@@ -174,11 +164,6 @@ def tables_of(family: Family) -> list[str]:
     return [columns, drawn(["key", "value"], [[*pair] for pair in family.good[0].items()])] if is_flat(family) else []
 
 
-def in_two_objects(family: Family) -> list[str]:
-    first, *others = family.good[0].items()
-    return [written([dict([first]), dict(others)])] if others else []
-
-
 def refusal_as_reason(family: Family) -> Sequence[Answer]:
     declined = in_text("I'm sorry, but I can't help with that.")
     return declined(family) if family.text_key in {"rationale", "justification"} and not family.lines else []
@@ -226,9 +211,7 @@ def filled(templates: list[Any]) -> Callable[[Family], list[Answer]]:
 
 
 SLIPS = {
-    "written over several lines": Case(indented, "READ"),
     "line breaks of Windows": Case(one(lambda text: f"Here it is:\r\n\r\n{text}\r\n".replace("\n{", "\r\n{")), "READ"),
-    "the form repeated, then the answer": Case(with_form, "MENDED"),
     "single quotes, as Python writes": Case(lambda f: ["\n".join(map(repr, f.good))], "MENDED"),
     "a comma after the last item of a list": Case(
         lambda f: [plain(f).replace('"]', '",]')] if '"]' in plain(f) else [], "MENDED"
@@ -245,13 +228,10 @@ SLIPS = {
         "READ",
         dict.fromkeys(("facts_grounding", OBJECT), "MENDED"),
     ),
-    "keys in another order": Case(lambda f: [written([dict(reversed(part.items())) for part in f.good])], "READ"),
-    "keys that nobody asked for": Case(lambda f: [f.text(confidence=0.4, answer="x")], "READ"),
     "a key missing": Case(lambda f: [f.without(key) for key in f.needed], "ASKED"),
     "keys in capitals": Case(each_key(str.upper), "READ"),
     "keys in spaced or camel form": Case(each_key(spaced), "READ"),
     "blanks around a key": Case(each_key(" {} ".format), "READ"),
-    "a key twice, in two forms": Case(lambda f: [f.text(**{f.verdict_key.upper(): "x"})], "ASKED"),
     "a key that nobody reads, with no value of JSON or twice": Case(
         lambda f: numbers(
             f, "confidence", "NaN", "-Infinity", "1e999", "9" * 5_000, '[{"a": NaN}]', '1, "confidence": 2'
@@ -262,7 +242,6 @@ SLIPS = {
     "NaN or Infinity for the verdict": Case(
         lambda f: numbers(f, f.verdict_key, "NaN", "Infinity", "-Infinity"), "ASKED"
     ),
-    "spread over two objects": Case(in_two_objects, "ASKED"),
     "YAML": Case(in_yaml, "READ"),
     "elements (XML)": Case(
         lambda f: [f"<answer>{''.join(map(elements, f.good))}</answer>"] * (f.name != OBJECT),
@@ -297,7 +276,7 @@ def seen_in(assessment: Assessment) -> tuple[object, ...]:
     return assessment.outcome, assessment.reason, scores, len(assessment.calls)
 
 
-@in_fifths
+@in_elevenths
 @each_case(("name", "what"), itertools.product(FAMILIES, CASES), share="share")
 def test_a_broken_answer_has_its_stated_outcome(name: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     family, case = FAMILIES[name], CASES[what]
@@ -414,7 +393,7 @@ def test_any_answers_end_as_a_verdict_on_the_scale(family: Family) -> None:
     others = st.sampled_from(list(FAMILIES.values())).flatmap(texts)
 
     @given(st.lists(texts(family) | others, min_size=1, max_size=3))
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=8, deadline=None)
     def check(answers: list[str]) -> None:
         assessment = in_loop(evaluate(judge, TRACE, Looking(answers)))
         assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
@@ -438,7 +417,7 @@ def test_an_answer_that_breaks_off_anywhere_is_never_another_answer(family: Fami
     """Of an answer any beginning is either that answer, when only closing signs are lost, or no answer at all."""
     for text in (plain(family), other(family)):
         whole = family.judge.read(text)
-        for length in {*range(0, len(text), 5), *range(len(text) - 8, len(text))}:
+        for length in {*range(0, len(text), 9), *range(len(text) - 8, len(text))}:
             with suppress(AnswerError):
                 answer = family.judge.read(text[:length])
                 # Of JSON lines whole ones may be lost; sentences that no line covers are counted.

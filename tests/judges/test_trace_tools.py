@@ -355,20 +355,15 @@ class TestWords:
         yield
         gc.enable()
 
-    def test_are_found_in_large_json_in_json(self) -> None:
-        answers = to_the_end(TraceToolbox(trace(step("a", outputs=rows_in_rows(1_500_000)))), WORDS)
-        assert [answer for answer in answers if "error" in answer] == []
-        assert places(answers) == [("a", "failed")]
-
-    def test_are_found_by_many_searches_at_once(self) -> None:
-        sample = trace(step("a", outputs="the quick brown fox " * 12_500 + "failed"))
+    def test_are_found_in_large_json_in_json_by_many_searches_at_once(self) -> None:
+        sample = trace(step("a", outputs=rows_in_rows(600_000)))
         answers: list[list[dict[str, Any]]] = []
-        threads = [Thread(target=lambda: answers.append(to_the_end(TraceToolbox(sample), WORDS))) for _ in range(8)]
+        threads = [Thread(target=lambda: answers.append(to_the_end(TraceToolbox(sample), WORDS))) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert [places(reply) for reply in answers] == [[("a", "failed")]] * 8
+        assert [places(reply) for reply in answers] == [[("a", "failed")]] * 4
 
 
 class TestOutOfTime:
