@@ -169,21 +169,18 @@ class TestDefinition:
         assert len({judge.version, changed.version, turned.version}) == (3 if rest else 2)
 
 
-class TestAnyTrace:
-    @each_judge
-    def test_nothing_is_asked_without_a_needed_input(self, judge: Judge) -> None:
-        for need in judge.needs:
-            whole = served(judge, SHORT)
-            if isinstance(need, str) and isinstance(getattr(whole, need), str):
-                trace = msgspec.structs.replace(whole, **{need: " \n"})
-            elif need == "context":
-                trace = msgspec.structs.replace(whole, context=[Document(" "), "\n"])
-            else:
-                continue
-            model = ScriptedModel(["{}"])
-            expected = Assessment("unscored", "missing_input", note=f"the trace has no {need}")
-            assert asyncio.run(evaluate(judge, trace, model)) == expected, need
-            assert model.requests == [], need
+@each_judge
+def test_nothing_is_asked_without_a_needed_input(judge: Judge) -> None:
+    for need in judge.needs:
+        whole = served(judge, SHORT)
+        if need != "context" and not (isinstance(need, str) and isinstance(getattr(whole, need), str)):
+            continue
+        blank = [Document(" "), "\n"] if need == "context" else " \n"
+        model = ScriptedModel(["{}"])
+        expected = Assessment("unscored", "missing_input", note=f"the trace has no {need}")
+        changes = {str(need): blank}
+        assert asyncio.run(evaluate(judge, msgspec.structs.replace(whole, **changes), model)) == expected, need
+        assert model.requests == [], need
 
 
 class TestDiscovery:
@@ -451,3 +448,12 @@ class TestSamples:
         for name in REFERENCE_LABELS:
             row = re.search(rf"^\| `{name}` \| .* \| (\d+) / (\d+) \|$", README, re.MULTILINE)
             assert (int(row[1]), int(row[2])) == (counts[name, "yes"], counts[name, "no"]), name
+
+    def test_two_pages_state_the_same_figure_of_the_lexical_model(self) -> None:
+        """It is measured on data outside of this repository."""
+        pages = SAMPLES.parents[1]
+        row = re.search(
+            r"\| `groundedness` \| `groundedness` \| (0\.\d+) \|\n",
+            (pages / "docs/several-models.md").read_text("utf-8"),
+        )
+        assert f"balanced accuracy of {row[1]}" in " ".join((pages / "README.md").read_text("utf-8").split())

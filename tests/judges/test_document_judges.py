@@ -257,7 +257,6 @@ class TestPrompts:
 NO_ANSWER = {
     "unreadable": ("so", "invalid_answer"),
     "refused": (Step(refusal=True), "refusal"),
-    "refused in words": ("I can't help with that.", "refusal"),
     "filtered": (Step(finish_reason="content_filter"), "content_filter"),
     "cut off": (Step("{", finish_reason="length"), "truncated"),
 }
