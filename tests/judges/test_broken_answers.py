@@ -4,7 +4,6 @@ Most cases change a good answer in a way that every family of judges can meet; `
 one can meet. Each answer is given twice, so that asking again brings nothing new.
 """
 
-import html
 import itertools
 import json
 import math
@@ -15,7 +14,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-import yaml
 from explorations import Looking, looks
 from families import FAMILIES, JUDGES, TRACE, Family, in_elevenths, members, written
 from hypothesis import given, settings
@@ -139,31 +137,6 @@ def verdict(family: Family, *, is_other: bool) -> str | None:
     return str(label).lower() if isinstance(label, bool) else str(label)
 
 
-def in_yaml(family: Family) -> list[str]:
-    value = list(family.good) if family.lines else family.good[0]
-    # The round trip divides lists that two keys share, which YAML would write once.
-    text = str(yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, width=1000))
-    return [text, f"Here it is:\n```yaml\n{text}```"]
-
-
-def elements(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "".join(f"<{key}>{elements(item)}</{key}>" for key, item in value.items())
-    if isinstance(value, list):
-        return "".join(f"<item>{elements(item)}</item>" for item in value)
-    return html.escape(str(value))
-
-
-def tables_of(family: Family) -> list[str]:
-    def drawn(header: list[str], rows: list[list[object]]) -> str:
-        return "\n".join(f"| {' | '.join(map(str, row))} |" for row in [header, ["---"] * len(header), *rows])
-
-    columns = drawn(list(family.keys), [list(part.values()) for part in family.good])
-    if family.lines:
-        return [columns]
-    return [columns, drawn(["key", "value"], [[*pair] for pair in family.good[0].items()])] if is_flat(family) else []
-
-
 def refusal_as_reason(family: Family) -> Sequence[Answer]:
     declined = in_text("I'm sorry, but I can't help with that.")
     return declined(family) if family.text_key in {"rationale", "justification"} and not family.lines else []
@@ -242,13 +215,6 @@ SLIPS = {
     "NaN or Infinity for the verdict": Case(
         lambda f: numbers(f, f.verdict_key, "NaN", "Infinity", "-Infinity"), "ASKED"
     ),
-    "YAML": Case(in_yaml, "READ"),
-    "elements (XML)": Case(
-        lambda f: [f"<answer>{''.join(map(elements, f.good))}</answer>"] * (f.name != OBJECT),
-        "READ",
-        {"tool_result_use": "ASKED"},
-    ),
-    "a table": Case(tables_of, "READ"),
     "cut off": Case(lambda f: [plain(f)[: int(len(plain(f)) * share)] for share in (0.1, 0.3, 0.5, 0.7, 0.9)], "ASKED"),
     "a refusal in the reasons": Case(refusal_as_reason, "REFUSAL"),
 }
