@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 
 import msgspec
+from families import TRACE
 from judge_traces import HOSTILE, filled, table
 from support.tables import expand
 
@@ -29,16 +30,7 @@ EVERYWHERE: Mapping[str, str] = {
 
 
 def _trace(**fields: object) -> Trace:
-    expected: dict[str, object] = {
-        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
-        "service": "support-bot",
-        "input": "How long is the warranty?",
-        "output": "The warranty runs for two years. It is free of charge.",
-        "context": ["All devices come with a warranty of two years."],
-        "expected_response": "Two years.",
-        "guidelines": ["Answer in one sentence."],
-    }
-    return msgspec.convert({**expected, **fields}, Trace)
+    return msgspec.convert({**msgspec.to_builtins(TRACE), **msgspec.to_builtins(fields)}, Trace)
 
 
 SHAPES: Mapping[str, Trace] = {

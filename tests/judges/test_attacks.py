@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 import pytest
 from attacks import ATTACKS, EVERYWHERE, LIGHT, PLANTED
-from explorations import Looking, looks
+from explorations import Looking, call, contents, looks
 from families import BY_TEMPLATE, FAMILIES, JUDGES, TRACE, Family, in_elevenths, members, written
 from judge_traces import filled, in_loop, parse, served
 from support.cases import each_case
@@ -20,7 +20,7 @@ from support.cases import each_case
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ChatRequest, ModelSettings
-from judges.core.prompt import Block, Message, ToolCall, neutralise, render
+from judges.core.prompt import Block, Message, neutralise, render
 from judges.core.verdict import Assessment
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
@@ -35,10 +35,8 @@ ROOMY = ModelSettings(provider="scripted", model="scripted", max_input_tokens=10
 _SPEAKING = {name: family for name, family in FAMILIES.items() if family.text_key}
 _EXPLORERS = [name for name, judge in JUDGES.items() if judge.exploration is not None]
 _LOOKS = (
-    ToolCall("1", "get_trace_info", "{}"),
-    ToolCall("2", "get_root_span", "{}"),
-    ToolCall("3", "list_spans", "{}"),
-    ToolCall("4", "search_trace_regex", '{"pattern": "."}'),
+    *(call(name, call_id=name) for name in ("get_trace_info", "get_root_span", "list_spans")),
+    call("search_trace_regex", '{"pattern": "."}'),
 )
 
 
@@ -48,10 +46,6 @@ def run(judge: Judge, trace: Trace, model: ScriptedModel | LexicalModel) -> Asse
 
 def user_message(request: ChatRequest) -> str:
     return request.messages[1].content
-
-
-def results_of_tools(request: ChatRequest) -> list[str]:
-    return [message.content for message in request.messages if message.role == "tool"]
 
 
 def shown(judge: Judge, trace: Trace) -> list[tuple[Block, ...]]:
@@ -125,10 +119,10 @@ def test_what_is_too_long_is_cut_or_not_sent(name: str, attack: str) -> None:
 def test_an_attack_in_tool_results_stays_between_its_marks_and_scores_nothing(name: str, attack: str) -> None:
     trace = ATTACKS[attack]
     spans = [Span(span_id="a", name=trace.output[:200], inputs=trace.output, outputs={trace.output: trace.input})]
-    model = ScriptedModel([Step(tool_calls=_LOOKS), lambda request: "\n\n".join(results_of_tools(request))], ROOMY)
+    model = ScriptedModel([Step(tool_calls=_LOOKS), lambda request: "\n\n".join(contents(request))], ROOMY)
     assessment = run(JUDGES[name], msgspec.structs.replace(trace, spans=trace.spans or spans), model)
     assert (assessment.outcome, assessment.reason) == ("unscored", "invalid_answer")
-    results = results_of_tools(model.requests[1])
+    results = contents(model.requests[1])
     assert len(results) == len(_LOOKS)
     for content in results:
         marks = re.fullmatch(r"<<tool result ([0-9a-f]{12})>>\n.*\n<<end tool result \1>>", content, re.DOTALL)
@@ -203,7 +197,7 @@ def test_the_lexical_model_answers_in_the_judges_form(name: str, attack: str) ->
     assessment = run(judge, trace, LexicalModel())
     assert assessment.outcome in {"scored", "abstained"}
     assert assessment.reason is None
-    assert {call.status for call in assessment.calls} == {"ok"}
+    assert {each.status for each in assessment.calls} == {"ok"}
     prepared = judge.prepare(served(judge, trace))
     prompts = judge.prompts(prepared)
     assert len(assessment.calls) == looks(judge) + len(prompts)

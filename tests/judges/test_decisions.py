@@ -257,10 +257,6 @@ def test_settings() -> None:
 FORMS = {name: judge for name, judge in catalogue().items() if judge.decision_form is not None}
 
 
-def decided(judge: Judge, model: DecisionModel, trace: Trace = SHORT) -> Assessment:
-    return asyncio.run(evaluate(judge_for(judge, model.settings), served(judge, trace), model))
-
-
 ASKED_ANEW: Final[Mapping[str, Judge]] = {
     **FORMS,
     **{
@@ -349,7 +345,8 @@ def test_judges_in_words_have_a_form_for_decisions_if_their_result_is_a_choice()
     chosen = define("tone", {"custom_prompt": "Is {{ outputs }} [[good]] or [[bad]]?", "pass": ["good"]})
     assert chosen.forms == ("chat", "decisions")
     model = DecisionModel(sure(0.9))
-    decided(define("tone", {"instructions": text}), model)
+    tone = judge_for(define("tone", {"instructions": text}), model.settings)
+    asyncio.run(evaluate(tone, SHORT, model))
     assert text in model.requests[0].questions[0].instructions
 
 

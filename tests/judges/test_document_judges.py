@@ -171,7 +171,6 @@ TRACE = Trace(
     output="Hello! The warranty runs for two years. It covers the battery.",
     context=["All devices come with a warranty of two years.", "Batteries are not covered by it."],
 )
-HELLO = ("Hello!", "no_rad")
 YEARS = ("The warranty runs for two years.", "supported", "The length is given.", "a warranty of two years")
 SILENT = ("It covers the battery.", "unsupported")
 
@@ -243,15 +242,11 @@ class TestPrompts:
         spans = [Span("1", "search", kind="RETRIEVER", outputs="3 found"), Span("2", "chat", kind="LLM", outputs=["x"])]
         assert RETRIEVAL.prompts(drinks("Water.", spans=spans)) == RETRIEVAL.prompts(drinks("Water."))
 
-    def test_without_any_document_and_with_one_too_long_nothing_is_asked(self) -> None:
-        for trace, reason, note in (
-            (drinks(" ", spans=[Span("1", "search", kind="RETRIEVER")]), "missing_input", "the trace has no context"),
-            (drinks("Tea.", "Devices come with paper. " * 1000), "input_too_long", None),
-        ):
-            model = ScriptedModel([yes_no_text("yes")], ModelSettings(provider="scripted", max_input_tokens=2000))
-            assessment = asyncio.run(evaluate(RETRIEVAL, trace, model))
-            assert (assessment.outcome, assessment.reason, model.requests) == ("unscored", reason, [])
-            assert note is None or assessment == Assessment("unscored", "missing_input", note=note)
+    def test_with_a_document_that_is_too_long_nothing_is_asked(self) -> None:
+        model = ScriptedModel([yes_no_text("yes")], ModelSettings(provider="scripted", max_input_tokens=2000))
+        long = drinks("Tea.", "Devices come with paper. " * 1000)
+        assert asyncio.run(evaluate(RETRIEVAL, long, model)).reason == "input_too_long"
+        assert model.requests == []
 
 
 NO_ANSWER = {
