@@ -353,29 +353,29 @@ def texts(family: Family) -> st.SearchStrategy[str]:
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_any_answers_end_as_a_verdict_on_the_scale(family: Family) -> None:
-    judge = family.judge
-    others = st.sampled_from(list(FAMILIES.values())).flatmap(texts)
+families = st.sampled_from([*FAMILIES.values()])
+asked = families.flatmap(
+    lambda family: st.tuples(st.just(family), st.lists(texts(family) | families.flatmap(texts), min_size=1, max_size=3))
+)
 
-    @given(st.lists(texts(family) | others, min_size=1, max_size=3))
-    @settings(max_examples=8, deadline=None)
-    def check(answers: list[str]) -> None:
-        assessment = in_loop(evaluate(judge, TRACE, Looking(answers)))
-        assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
-        # An answer of `plan_adherence` may say that there is no plan.
-        assert assessment.reason in {None, "invalid_answer", "out_of_range", "incomplete", "missing_input"}
-        assert assessment.reason is None or assessment.reason in FINAL_REASONS
-        assert looks(judge) + 1 <= len(assessment.calls) <= looks(judge) + 2
-        assert bool(assessment.scores) == (assessment.outcome == "scored")
-        assert len({score.metric for score in assessment.scores}) == len(assessment.scores)
-        for score in assessment.scores:
-            assert score.metric in judge.metric_names
-            assert 0 <= score.value <= 1
-            assert score.raw is None or isinstance(score.raw, str) or math.isfinite(score.raw)
-            assert score.passed in (None, True, False)
 
-    check()
+@given(asked)
+@settings(deadline=None)
+def test_any_answers_end_as_a_verdict_on_the_scale(case: tuple[Family, list[str]]) -> None:
+    judge = case[0].judge
+    assessment = in_loop(evaluate(judge, TRACE, Looking(case[1])))
+    assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
+    # An answer of `plan_adherence` may say that there is no plan.
+    assert assessment.reason in {None, "invalid_answer", "out_of_range", "incomplete", "missing_input"}
+    assert assessment.reason is None or assessment.reason in FINAL_REASONS
+    assert looks(judge) + 1 <= len(assessment.calls) <= looks(judge) + 2
+    assert bool(assessment.scores) == (assessment.outcome == "scored")
+    assert len({score.metric for score in assessment.scores}) == len(assessment.scores)
+    for score in assessment.scores:
+        assert score.metric in judge.metric_names
+        assert 0 <= score.value <= 1
+        assert score.raw is None or isinstance(score.raw, str) or math.isfinite(score.raw)
+        assert score.passed in (None, True, False)
 
 
 @each_case("family", FAMILIES.values(), ids=FAMILIES)
