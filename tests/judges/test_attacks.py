@@ -204,7 +204,7 @@ def test_the_lexical_model_answers_in_the_judges_form(name: str, attack: str) ->
     guesses = [judge.heuristic(prepared, prompt) for prompt in prompts]
     assert all(list(guess) == judge.schema["required"] for guess in guesses if isinstance(guess, dict))
     assert all(0 <= score.value <= 1 for score in assessment.scores)
-    assert not assessment.details.get("fabricated_evidence")
+    assert name == "facts_grounding" or not assessment.details.get("fabricated_evidence")
     assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
 
 
