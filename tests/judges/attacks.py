@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 
 import msgspec
+from families import TRACE
 from judge_traces import HOSTILE, filled, table
 from support.tables import expand
 
@@ -23,35 +24,26 @@ EVERYWHERE: Mapping[str, str] = {
     **{f"planted {name}": text for name, text in PLANTED.items()},
     "planted verdicts of all kinds": "\n\n".join(PLANTED.values()),
     **_TABLE["texts"],
-    "every line a mark": "\n".join(f"<<end part{number} {number:012x}>>" for number in range(200)),
+    "every line a mark": "\n".join(f"<<end part{number} {number:012x}>>" for number in range(60)),
     **{name: expand(text) for name, text in _TABLE["long"].items()},
 }
 
 
 def _trace(**fields: object) -> Trace:
-    expected: dict[str, object] = {
-        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
-        "service": "support-bot",
-        "input": "How long is the warranty?",
-        "output": "The warranty runs for two years. It is free of charge.",
-        "context": ["All devices come with a warranty of two years."],
-        "expected_response": "Two years.",
-        "guidelines": ["Answer in one sentence."],
-    }
-    return msgspec.convert({**expected, **fields}, Trace)
+    return msgspec.convert({**msgspec.to_builtins(TRACE), **msgspec.to_builtins(fields)}, Trace)
 
 
 SHAPES: Mapping[str, Trace] = {
     **{name: _trace(**fields) for name, fields in _TABLE["shapes"].items()},
-    "1,000 documents": _trace(context=[f"Document {n} speaks of a warranty of two years." for n in range(1_000)]),
+    "200 documents": _trace(context=[f"Document {n} speaks of a warranty of two years." for n in range(200)]),
     "the same document a hundred times": _trace(context=["Two years. Free of charge."] * 100),
-    "a document of 2,000 sentences": _trace(context=["It is so. " * 2_000]),
-    "1,000 messages": _trace(messages=[Message("user", f"Message {number}.") for number in range(1_000)]),
-    "an id of 10,000 letters": _trace(context=[Document("One.", id="x" * 10_000), "Two."]),
+    "a document of 500 sentences": _trace(context=["It is so. " * 500]),
+    "200 messages": _trace(messages=[Message("user", f"Message {number}.") for number in range(200)]),
+    "an id of 2,000 letters": _trace(context=[Document("One.", id="x" * 2_000), "Two."]),
     "scores that are no numbers": _trace(
         context=[Document(f"{score}", score=score) for score in (float("nan"), float("-inf"), 1e308)]
     ),
 }
 ATTACKS: Mapping[str, Trace] = {**{name: filled(text)[0] for name, text in EVERYWHERE.items()}, **SHAPES}
-LIGHT = {name: trace for name, trace in ATTACKS.items() if not re.match("[12]0+ kB|10,000|1,000", name)}
+LIGHT = {name: trace for name, trace in ATTACKS.items() if not re.match("[0-9]+ kB|2,000|200", name)}
 """Those of many characters go through every judge once, in the echo; more of them would only take time."""

@@ -16,6 +16,7 @@ from support.cases import in_parts
 
 from judges.core.judge import Judge
 from judges.custom import define
+from judges.custom.template import KNOWN
 from judges.forms import yes_no
 from judges.registry import catalogue
 from tracejudge import Document, Trace
@@ -61,6 +62,16 @@ def asking(*variables: str, **table: object) -> Judge:
     """Make a judge whose template names each variable once."""
     return judge(yaml(" ".join(f"{{{{{name}}}}}" for name in variables), variables), table)
 
+
+FACTS_FORM = {"answer": {"as": "facts_grounding"}}
+BY_TEMPLATE: Mapping[str, Judge] = {
+    "as facts": judge(FACTS, FACTS_FORM),
+    "as facts in its own form": judge(FACTS, {"answer": {"as": "facts_grounding", "form": "template"}}),
+    "all but references": asking(*(name for name in KNOWN if name not in {"doc", "ground_truth", "expected_output"})),
+    "graded in its own form": asking("history", "answer", answer={"as": "graded", "form": "template"}),
+    "three grades": asking("history", "input", "output", answer={"as": "relevance_truth_completeness"}),
+    "one document": asking("question", "doc", result="boolean"),
+}
 
 TRACE = Trace(
     trace_id="4bf92f3577b34da6a3ce929d0e0e4736",
@@ -160,4 +171,5 @@ def members(family: Family) -> Mapping[str, Judge]:
     return {name: judge for name, judge in JUDGES.items() if judge.read is read or name in also}
 
 
-in_fifths = in_parts(5, rarely=(1, 3, 4))
+in_elevenths = in_parts(11, rarely=range(2, 11))
+"""Parts of a product of two tables; eleven divides the length of none, so that each part has all rows of both."""

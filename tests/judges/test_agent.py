@@ -255,7 +255,7 @@ TOO_LONG = st.builds(lambda: Step(failure="input_too_long"))
 LIMITS = st.builds(Limits, st.integers(0, 6), st.integers(100, 60_000), st.none() | st.floats(0.0001, 0.2))
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     steps=st.lists(st.one_of(ROUNDS, ROUNDS, ROUNDS, TOO_LONG, ENDS), min_size=1),
     limits=LIMITS,

@@ -12,52 +12,32 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 import pytest
 from attacks import ATTACKS, EVERYWHERE, LIGHT, PLANTED
-from explorations import Looking, looks
-from families import FAMILIES, JUDGES, TRACE, Family, in_fifths, members, written
+from explorations import Looking, call, contents, looks
+from families import BY_TEMPLATE, FAMILIES, JUDGES, TRACE, Family, in_elevenths, members, written
 from judge_traces import filled, in_loop, parse, served
 from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ChatRequest, ModelSettings
-from judges.core.prompt import Block, Message, ToolCall, neutralise, render
+from judges.core.prompt import Block, Message, neutralise, render
 from judges.core.verdict import Assessment
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 from judges.parsing.answer import InvalidAnswerError
 from judges.registry import catalogue
+from tracejudge import Message as Said
 from tracejudge import Span, Trace
 
 ROOMY = ModelSettings(provider="scripted", model="scripted", max_input_tokens=10_000_000)
 """A model that takes any trace whole."""
 
-QUICK = ("facts_grounding", "tone", "thoroughness")
-"""Judges of which `make test` runs the long tests: a list of lines, an object, and a judge that calls tools."""
 _SPEAKING = {name: family for name, family in FAMILIES.items() if family.text_key}
-_EXPLORERS = {name: judge for name, judge in JUDGES.items() if judge.exploration is not None}
+_EXPLORERS = [name for name, judge in JUDGES.items() if judge.exploration is not None]
 _LOOKS = (
-    ToolCall("1", "get_trace_info", "{}"),
-    ToolCall("2", "get_root_span", "{}"),
-    ToolCall("3", "list_spans", "{}"),
-    ToolCall("4", "search_trace_regex", '{"pattern": "."}'),
+    *(call(name, call_id=name) for name in ("get_trace_info", "get_root_span", "list_spans")),
+    call("search_trace_regex", '{"pattern": "."}'),
 )
-
-
-def with_slow(judges: Mapping[str, Judge]) -> pytest.MarkDecorator:
-    """Run a fifth of the attacks in `make test-all`, another one for each judge, and all in `make test-long`.
-
-    Of three judges `make test` runs a third, another one for each, and `make test-all` all.
-    """
-    rows = []
-    for third, name in enumerate(name for name in QUICK if name in judges):
-        for part in range(3):
-            marks = () if part == third else pytest.mark.slow("the other attacks")
-            rows.append(pytest.param(judges[name], (part, 3), id=f"{name}, part {part}", marks=marks))
-    for number, name in enumerate(name for name in judges if name not in QUICK):
-        fifth, whole = pytest.mark.slow("a judge of a form that another one has"), pytest.mark.endurance("all attacks")
-        rows.append(pytest.param(judges[name], (number % 5, 5), id=name, marks=fifth))
-        rows.append(pytest.param(judges[name], (0, 1), id=f"{name}, whole", marks=whole))
-    return pytest.mark.parametrize(("judge", "share"), rows)
 
 
 def run(judge: Judge, trace: Trace, model: ScriptedModel | LexicalModel) -> Assessment:
@@ -66,10 +46,6 @@ def run(judge: Judge, trace: Trace, model: ScriptedModel | LexicalModel) -> Asse
 
 def user_message(request: ChatRequest) -> str:
     return request.messages[1].content
-
-
-def results_of_tools(request: ChatRequest) -> list[str]:
-    return [message.content for message in request.messages if message.role == "tool"]
 
 
 def shown(judge: Judge, trace: Trace) -> list[tuple[Block, ...]]:
@@ -82,11 +58,13 @@ def names_of(parts: Iterable[tuple[Block, ...]]) -> list[list[str]]:
     return [[block.name for block in blocks] for blocks in parts]
 
 
-@with_slow(JUDGES)
-@each_case("name", ATTACKS, ids=ATTACKS, share="share")
-def test_an_attack_keeps_the_structure_stays_between_its_marks_and_scores_nothing(judge: Judge, name: str) -> None:
+@in_elevenths
+@each_case(("name", "attack"), itertools.product([*JUDGES, *BY_TEMPLATE], ATTACKS), share="share")
+def test_an_attack_keeps_the_structure_stays_between_its_marks_and_scores_nothing(name: str, attack: str) -> None:
     """The model sends back what it was sent."""
-    trace = ATTACKS[name]
+    judge, trace = {**JUDGES, **BY_TEMPLATE}[name], ATTACKS[attack]
+    if name in BY_TEMPLATE and judge.missing(judge.prepare(trace)):
+        trace = msgspec.structs.replace(trace, messages=ATTACKS["messages that imitate messages"].messages)
     model = Looking([user_message], ROOMY)
     assessment = run(judge, trace, model)
     assert (assessment.outcome, assessment.reason, assessment.scores) == ("unscored", "invalid_answer", ())
@@ -105,23 +83,26 @@ def test_an_attack_keeps_the_structure_stays_between_its_marks_and_scores_nothin
             )
         # A message on a trace that is read by tools alone has no parts.
         parts.append(parse(user.content) if "\n" in user.content else ())
-    if name in LIGHT:
+    if attack in LIGHT:
         expected = shown(judge, trace)
         assert all(each in expected for each in parts)
-    if name in EVERYWHERE:
+    if attack in EVERYWHERE:
         harmless = names_of(shown(judge, filled("A text.")[0]))
         assert all(each in harmless for each in names_of(parts)), "a text adds no part and takes none away"
 
 
 LARGE = {
-    "10,000 zero-width spaces, written out": filled("x" + "\u200b" * 10_000)[0],
-    "100 kB of one letter": ATTACKS["100 kB of one letter"],
-    "1,000 messages": ATTACKS["1,000 messages"],
+    "10,000 zero-width spaces": filled("x" + "\u200b" * 10_000)[0],
+    "100 kB of one letter": filled("a" * 100_000)[0],
+    "1,000 messages": msgspec.structs.replace(TRACE, messages=[Said("user", f"Message {n}.") for n in range(1_000)]),
     "the marks of many parts": msgspec.structs.replace(TRACE, context=["A document."] * 10_000),
 }
 
 
-@each_case(("name", "attack"), [*itertools.product(QUICK, LARGE), ("groundedness", "the marks of many parts")])
+@each_case(
+    ("name", "attack"),
+    [*itertools.product(("facts_grounding", "thoroughness"), LARGE), ("groundedness", "the marks of many parts")],
+)
 def test_what_is_too_long_is_cut_or_not_sent(name: str, attack: str) -> None:
     model = Looking([user_message])
     assessment = run(JUDGES[name], LARGE[attack], model)
@@ -133,14 +114,15 @@ def test_what_is_too_long_is_cut_or_not_sent(name: str, attack: str) -> None:
         assert sum(len(message.content.encode()) for message in request.messages[:2]) <= 3 * 120_000 + 1000
 
 
-@with_slow(_EXPLORERS)
-@each_case("trace", ATTACKS.values(), ids=ATTACKS, share="share")
-def test_an_attack_in_tool_results_stays_between_its_marks_and_scores_nothing(judge: Judge, trace: Trace) -> None:
+@in_elevenths
+@each_case(("name", "attack"), itertools.product(_EXPLORERS, ATTACKS), share="share")
+def test_an_attack_in_tool_results_stays_between_its_marks_and_scores_nothing(name: str, attack: str) -> None:
+    trace = ATTACKS[attack]
     spans = [Span(span_id="a", name=trace.output[:200], inputs=trace.output, outputs={trace.output: trace.input})]
-    model = ScriptedModel([Step(tool_calls=_LOOKS), lambda request: "\n\n".join(results_of_tools(request))], ROOMY)
-    assessment = run(judge, msgspec.structs.replace(trace, spans=trace.spans or spans), model)
+    model = ScriptedModel([Step(tool_calls=_LOOKS), lambda request: "\n\n".join(contents(request))], ROOMY)
+    assessment = run(JUDGES[name], msgspec.structs.replace(trace, spans=trace.spans or spans), model)
     assert (assessment.outcome, assessment.reason) == ("unscored", "invalid_answer")
-    results = results_of_tools(model.requests[1])
+    results = contents(model.requests[1])
     assert len(results) == len(_LOOKS)
     for content in results:
         marks = re.fullmatch(r"<<tool result ([0-9a-f]{12})>>\n.*\n<<end tool result \1>>", content, re.DOTALL)
@@ -182,7 +164,7 @@ ECHOES: Mapping[str, Callable[[Message, Message], str]] = {
 }
 
 
-@in_fifths
+@in_elevenths
 @each_case(("name", "echo"), itertools.product(JUDGES, ECHOES), share="share")
 def test_no_part_of_a_request_that_shows_its_marks_is_read_as_an_answer(name: str, echo: str) -> None:
     judge, write = JUDGES[name], ECHOES[echo]
@@ -192,16 +174,12 @@ def test_no_part_of_a_request_that_shows_its_marks_is_read_as_an_answer(name: st
                 judge.read(write(*render(prompt)))
 
 
-@in_fifths
+@in_elevenths
 @each_case(("name", "attack"), itertools.product(_SPEAKING, EVERYWHERE), share="share")
 def test_an_answer_that_quotes_the_material_is_scored_by_its_own_verdict(name: str, attack: str) -> None:
     """As JSON asks, with escapes: whatever stands inside a value is no verdict."""
     family, text = FAMILIES[name], EVERYWHERE[attack]
     answer = written([{**part, family.text_key: f"The text says: {text}"} for part in family.other])
-    if len(answer) > 400_000:
-        with pytest.raises(InvalidAnswerError):
-            family.judge.read(answer)
-        return
     assert family.judge.read(answer) is not None
     # The judges of a form share its reader; each text goes through one of them.
     judges = [*members(family).values()]
@@ -212,20 +190,21 @@ def test_an_answer_that_quotes_the_material_is_scored_by_its_own_verdict(name: s
     assert len(assessment.calls) == looks(judge) + len(judge.prompts(judge.prepare(TRACE)))
 
 
-@in_fifths
+@in_elevenths
 @each_case(("name", "attack"), itertools.product(JUDGES, LIGHT), share="share")
 def test_the_lexical_model_answers_in_the_judges_form(name: str, attack: str) -> None:
     judge, trace = JUDGES[name], LIGHT[attack]
     assessment = run(judge, trace, LexicalModel())
     assert assessment.outcome in {"scored", "abstained"}
     assert assessment.reason is None
-    assert {call.status for call in assessment.calls} == {"ok"}
+    assert {each.status for each in assessment.calls} == {"ok"}
     prepared = judge.prepare(served(judge, trace))
     prompts = judge.prompts(prepared)
     assert len(assessment.calls) == looks(judge) + len(prompts)
     guesses = [judge.heuristic(prepared, prompt) for prompt in prompts]
     assert all(list(guess) == judge.schema["required"] for guess in guesses if isinstance(guess, dict))
     assert all(0 <= score.value <= 1 for score in assessment.scores)
+    assert name == "facts_grounding" or not assessment.details.get("fabricated_evidence")
     assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
 
 

@@ -4,7 +4,6 @@ Most cases change a good answer in a way that every family of judges can meet; `
 one can meet. Each answer is given twice, so that asking again brings nothing new.
 """
 
-import html
 import itertools
 import json
 import math
@@ -15,9 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-import yaml
 from explorations import Looking, looks
-from families import FAMILIES, JUDGES, TRACE, Family, in_fifths, members, written
+from families import FAMILIES, JUDGES, TRACE, Family, in_elevenths, members, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import in_loop, table
@@ -106,20 +104,10 @@ def numbers(family: Family, key: str, *words: str) -> list[str]:
     return [start + raw(family, key, word) for word in words for start in ("", "Here:\n\n")]
 
 
-def indented(family: Family) -> list[str]:
-    return [] if family.lines else [json.dumps(family.good[0], indent=indent) for indent in (2, "\t")]
-
-
 def form(family: Family) -> str:
     """Return the form of the answer from the fixed part, as a weak model repeats it."""
     fixed = family.judge.fixed_parts[0]
     return fixed[fixed.index("How to answer") :]
-
-
-def with_form(family: Family) -> list[str]:
-    """Repeat the form of the yes/no judges as it stands in their fixed parts, then answer."""
-    asked = form(family)
-    return [f"{asked[asked.index('{', asked.index('keys')) :]}\n\n{plain(family)}"] if family.name == "yes/no" else []
 
 
 def spaced(key: str) -> str:
@@ -147,36 +135,6 @@ def verdict(family: Family, *, is_other: bool) -> str | None:
     if len(family.good[0]) > 2 or family.lines or isinstance(label, list):
         return None
     return str(label).lower() if isinstance(label, bool) else str(label)
-
-
-def in_yaml(family: Family) -> list[str]:
-    value = list(family.good) if family.lines else family.good[0]
-    # The round trip divides lists that two keys share, which YAML would write once.
-    text = str(yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, width=1000))
-    return [text, f"Here it is:\n```yaml\n{text}```"]
-
-
-def elements(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "".join(f"<{key}>{elements(item)}</{key}>" for key, item in value.items())
-    if isinstance(value, list):
-        return "".join(f"<item>{elements(item)}</item>" for item in value)
-    return html.escape(str(value))
-
-
-def tables_of(family: Family) -> list[str]:
-    def drawn(header: list[str], rows: list[list[object]]) -> str:
-        return "\n".join(f"| {' | '.join(map(str, row))} |" for row in [header, ["---"] * len(header), *rows])
-
-    columns = drawn(list(family.keys), [list(part.values()) for part in family.good])
-    if family.lines:
-        return [columns]
-    return [columns, drawn(["key", "value"], [[*pair] for pair in family.good[0].items()])] if is_flat(family) else []
-
-
-def in_two_objects(family: Family) -> list[str]:
-    first, *others = family.good[0].items()
-    return [written([dict([first]), dict(others)])] if others else []
 
 
 def refusal_as_reason(family: Family) -> Sequence[Answer]:
@@ -226,9 +184,7 @@ def filled(templates: list[Any]) -> Callable[[Family], list[Answer]]:
 
 
 SLIPS = {
-    "written over several lines": Case(indented, "READ"),
     "line breaks of Windows": Case(one(lambda text: f"Here it is:\r\n\r\n{text}\r\n".replace("\n{", "\r\n{")), "READ"),
-    "the form repeated, then the answer": Case(with_form, "MENDED"),
     "single quotes, as Python writes": Case(lambda f: ["\n".join(map(repr, f.good))], "MENDED"),
     "a comma after the last item of a list": Case(
         lambda f: [plain(f).replace('"]', '",]')] if '"]' in plain(f) else [], "MENDED"
@@ -245,13 +201,10 @@ SLIPS = {
         "READ",
         dict.fromkeys(("facts_grounding", OBJECT), "MENDED"),
     ),
-    "keys in another order": Case(lambda f: [written([dict(reversed(part.items())) for part in f.good])], "READ"),
-    "keys that nobody asked for": Case(lambda f: [f.text(confidence=0.4, answer="x")], "READ"),
     "a key missing": Case(lambda f: [f.without(key) for key in f.needed], "ASKED"),
     "keys in capitals": Case(each_key(str.upper), "READ"),
     "keys in spaced or camel form": Case(each_key(spaced), "READ"),
     "blanks around a key": Case(each_key(" {} ".format), "READ"),
-    "a key twice, in two forms": Case(lambda f: [f.text(**{f.verdict_key.upper(): "x"})], "ASKED"),
     "a key that nobody reads, with no value of JSON or twice": Case(
         lambda f: numbers(
             f, "confidence", "NaN", "-Infinity", "1e999", "9" * 5_000, '[{"a": NaN}]', '1, "confidence": 2'
@@ -262,14 +215,6 @@ SLIPS = {
     "NaN or Infinity for the verdict": Case(
         lambda f: numbers(f, f.verdict_key, "NaN", "Infinity", "-Infinity"), "ASKED"
     ),
-    "spread over two objects": Case(in_two_objects, "ASKED"),
-    "YAML": Case(in_yaml, "READ"),
-    "elements (XML)": Case(
-        lambda f: [f"<answer>{''.join(map(elements, f.good))}</answer>"] * (f.name != OBJECT),
-        "READ",
-        {"tool_result_use": "ASKED"},
-    ),
-    "a table": Case(tables_of, "READ"),
     "cut off": Case(lambda f: [plain(f)[: int(len(plain(f)) * share)] for share in (0.1, 0.3, 0.5, 0.7, 0.9)], "ASKED"),
     "a refusal in the reasons": Case(refusal_as_reason, "REFUSAL"),
 }
@@ -297,7 +242,7 @@ def seen_in(assessment: Assessment) -> tuple[object, ...]:
     return assessment.outcome, assessment.reason, scores, len(assessment.calls)
 
 
-@in_fifths
+@in_elevenths
 @each_case(("name", "what"), itertools.product(FAMILIES, CASES), share="share")
 def test_a_broken_answer_has_its_stated_outcome(name: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     family, case = FAMILIES[name], CASES[what]
@@ -408,29 +353,29 @@ def texts(family: Family) -> st.SearchStrategy[str]:
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_any_answers_end_as_a_verdict_on_the_scale(family: Family) -> None:
-    judge = family.judge
-    others = st.sampled_from(list(FAMILIES.values())).flatmap(texts)
+families = st.sampled_from([*FAMILIES.values()])
+asked = families.flatmap(
+    lambda family: st.tuples(st.just(family), st.lists(texts(family) | families.flatmap(texts), min_size=1, max_size=3))
+)
 
-    @given(st.lists(texts(family) | others, min_size=1, max_size=3))
-    @settings(max_examples=20, deadline=None)
-    def check(answers: list[str]) -> None:
-        assessment = in_loop(evaluate(judge, TRACE, Looking(answers)))
-        assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
-        # An answer of `plan_adherence` may say that there is no plan.
-        assert assessment.reason in {None, "invalid_answer", "out_of_range", "incomplete", "missing_input"}
-        assert assessment.reason is None or assessment.reason in FINAL_REASONS
-        assert looks(judge) + 1 <= len(assessment.calls) <= looks(judge) + 2
-        assert bool(assessment.scores) == (assessment.outcome == "scored")
-        assert len({score.metric for score in assessment.scores}) == len(assessment.scores)
-        for score in assessment.scores:
-            assert score.metric in judge.metric_names
-            assert 0 <= score.value <= 1
-            assert score.raw is None or isinstance(score.raw, str) or math.isfinite(score.raw)
-            assert score.passed in (None, True, False)
 
-    check()
+@given(asked)
+@settings(deadline=None)
+def test_any_answers_end_as_a_verdict_on_the_scale(case: tuple[Family, list[str]]) -> None:
+    judge = case[0].judge
+    assessment = in_loop(evaluate(judge, TRACE, Looking(case[1])))
+    assert msgspec.json.decode(msgspec.json.encode(assessment))["outcome"] == assessment.outcome
+    # An answer of `plan_adherence` may say that there is no plan.
+    assert assessment.reason in {None, "invalid_answer", "out_of_range", "incomplete", "missing_input"}
+    assert assessment.reason is None or assessment.reason in FINAL_REASONS
+    assert looks(judge) + 1 <= len(assessment.calls) <= looks(judge) + 2
+    assert bool(assessment.scores) == (assessment.outcome == "scored")
+    assert len({score.metric for score in assessment.scores}) == len(assessment.scores)
+    for score in assessment.scores:
+        assert score.metric in judge.metric_names
+        assert 0 <= score.value <= 1
+        assert score.raw is None or isinstance(score.raw, str) or math.isfinite(score.raw)
+        assert score.passed in (None, True, False)
 
 
 @each_case("family", FAMILIES.values(), ids=FAMILIES)
@@ -438,7 +383,7 @@ def test_an_answer_that_breaks_off_anywhere_is_never_another_answer(family: Fami
     """Of an answer any beginning is either that answer, when only closing signs are lost, or no answer at all."""
     for text in (plain(family), other(family)):
         whole = family.judge.read(text)
-        for length in {*range(0, len(text), 5), *range(len(text) - 8, len(text))}:
+        for length in {*range(0, len(text), 9), *range(len(text) - 8, len(text))}:
             with suppress(AnswerError):
                 answer = family.judge.read(text[:length])
                 # Of JSON lines whole ones may be lost; sentences that no line covers are counted.

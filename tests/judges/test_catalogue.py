@@ -22,14 +22,12 @@ import pytest
 from judge_traces import (
     ASKING,
     ERRORS,
-    HOSTILE,
     LONG,
     SAMPLES,
     SERVICES,
     SHORT,
     YES_NO,
     all_samples,
-    filled,
     references,
     samples,
     served,
@@ -154,12 +152,6 @@ class TestDefinition:
         with pytest.raises(msgspec.ValidationError, match="unknown field `pas_at`"):
             judge.configured({"pas_at": 3})
 
-    def test_settings_of_another_value_are_another_version(self) -> None:
-        for name, values in TABLES["settings"].items():
-            judges = load_judges({name: values})
-            assert judges[name].version != catalogue()[name].version, name
-            assert all(judges[other] is catalogue()[other] for other in set(catalogue()) - {name}), name
-
     @each_judge
     def test_the_version_changes_with_the_definition_and_one_letter_of_a_fixed_part(self, judge: Judge) -> None:
         assert len(bytes.fromhex(judge.version)) == 16
@@ -177,21 +169,18 @@ class TestDefinition:
         assert len({judge.version, changed.version, turned.version}) == (3 if rest else 2)
 
 
-class TestAnyTrace:
-    @each_judge
-    def test_nothing_is_asked_without_a_needed_input(self, judge: Judge) -> None:
-        for need in judge.needs:
-            whole = served(judge, SHORT)
-            if isinstance(need, str) and isinstance(getattr(whole, need), str):
-                trace = msgspec.structs.replace(whole, **{need: " \n"})
-            elif need == "context":
-                trace = msgspec.structs.replace(whole, context=[Document(" "), "\n"])
-            else:
-                continue
-            model = ScriptedModel(["{}"])
-            expected = Assessment("unscored", "missing_input", note=f"the trace has no {need}")
-            assert asyncio.run(evaluate(judge, trace, model)) == expected, need
-            assert model.requests == [], need
+@each_judge
+def test_nothing_is_asked_without_a_needed_input(judge: Judge) -> None:
+    for need in judge.needs:
+        whole = served(judge, SHORT)
+        if need != "context" and not (isinstance(need, str) and isinstance(getattr(whole, need), str)):
+            continue
+        blank = [Document(" "), "\n"] if need == "context" else " \n"
+        model = ScriptedModel(["{}"])
+        expected = Assessment("unscored", "missing_input", note=f"the trace has no {need}")
+        changes = {str(need): blank}
+        assert asyncio.run(evaluate(judge, msgspec.structs.replace(whole, **changes), model)) == expected, need
+        assert model.requests == [], need
 
 
 class TestDiscovery:
@@ -236,6 +225,11 @@ def test_what_has_text() -> None:
 
 
 BUILTIN = table("builtin")
+FAULTS = (
+    *("contradictions", "missing_entries", "repeated_entries", "check_differs", "fabricated_evidence"),
+    *("missing_evidence", "uncovered_sentences", "invented_sentences", "repeated_sentences"),
+)
+"""Details that count what in an answer contradicts itself or the material."""
 LABELS = {"correctness": "correct", "groundedness": "grounded", "relevance_to_query": "relevant", "safety": "safe"}
 """The tag of the samples that says what each judge should find."""
 
@@ -255,11 +249,13 @@ def guesses(judge: Judge, trace: Trace) -> list[Any]:
 
 class TestLexicalModel:
     @each_judge
-    def test_each_sample_is_scored_unless_an_input_is_missing(self, judge: Judge) -> None:
+    def test_each_sample_is_scored_without_contradiction_unless_an_input_is_missing(self, judge: Judge) -> None:
+        """In the form that was asked, the same for the same trace; ``test_attacks.py`` has the hostile ones."""
         # A third of the samples, another one for each judge.
         some = all_samples()[[*ASKING].index(judge.name) % 3 :: 3]
         traces = [served(judge, trace) for trace in [SHORT, LONG, *some]]
         assert judge.missing(judge.prepare(traces[0])) is None
+        once: list[Any] = []
         for trace, assessment in zip(traces, judged(judge, traces), strict=True):
             if (missing := judge.missing(judge.prepare(trace))) is not None:
                 assert assessment == Assessment("unscored", "missing_input", note=missing)
@@ -268,22 +264,17 @@ class TestLexicalModel:
             # supported_share is absent where no sentence needs support, completeness where none is relevant.
             metrics = {score.metric for score in assessment.scores}
             assert {*judge.metric_names} - metrics <= {"supported_share", "completeness"}
+            assert {name: assessment.details[name] for name in FAULTS if assessment.details.get(name)} == {}
             assert assessment.rationale
             assert not assessment.rationale.startswith("Let's think")
             assert {(call.status, call.response_model) for call in assessment.calls} == {("ok", "lexical")}
-
-    @each_judge
-    def test_answers_in_the_form_that_was_asked_the_same_for_the_same_trace(self, judge: Judge) -> None:
-        for trace in [SHORT, LONG, *(trace for text in HOSTILE.values() for trace in filled(text))]:
-            for answer in guesses(judge, trace):
-                judge.read(answer if isinstance(answer, str) else json.dumps(answer))
+            once.append((trace, guesses(judge, trace)))
+            for answer in once[-1][1]:
                 assert isinstance(answer, str) or list(answer) == judge.schema["required"]
                 if judge.name in YES_NO:
                     assert answer["result"] in {"yes", "no"}
                     assert str(answer["rationale"]).startswith("Let's think step by step. ")
-        traces = [trace for trace in all_samples() if judge.missing(judge.prepare(trace)) is None]
-        once = [guesses(judge, trace) for trace in traces]
-        assert once == [guesses(judge, trace) for trace in reversed(traces)][::-1]
+        assert once == [(trace, guesses(judge, trace)) for trace, _ in reversed(once)][::-1]
 
     def test_the_sentence_about_facts_says_the_result(self) -> None:
         judge = catalogue()["correctness"]
@@ -459,8 +450,10 @@ class TestSamples:
             assert (int(row[1]), int(row[2])) == (counts[name, "yes"], counts[name, "no"]), name
 
     def test_two_pages_state_the_same_figure_of_the_lexical_model(self) -> None:
-        """It is measured on data outside of this repository: nothing here can measure it anew."""
+        """It is measured on data outside of this repository."""
         pages = SAMPLES.parents[1]
-        several = (pages / "docs" / "several-models.md").read_text("utf-8")
-        row = re.search(r"^\| `groundedness` \| `groundedness` \| (0\.\d+) \|$", several, re.MULTILINE)
+        row = re.search(
+            r"\| `groundedness` \| `groundedness` \| (0\.\d+) \|\n",
+            (pages / "docs/several-models.md").read_text("utf-8"),
+        )
         assert f"balanced accuracy of {row[1]}" in " ".join((pages / "README.md").read_text("utf-8").split())

@@ -33,7 +33,6 @@ from judges.core.model import BadModelRequestError, ChatRequest, ChatResponse, M
 from judges.core.prompt import Block, Message, Prompt
 from judges.core.verdict import Assessment, Score
 from judges.custom import define
-from judges.endpoints.client import DelayNotes, offline_model
 from judges.models.registry import ModelSettingsError, build, check, decides, judge_for
 from judges.registry import catalogue
 from tracejudge import Trace
@@ -258,10 +257,6 @@ def test_settings() -> None:
 FORMS = {name: judge for name, judge in catalogue().items() if judge.decision_form is not None}
 
 
-def decided(judge: Judge, model: DecisionModel, trace: Trace = SHORT) -> Assessment:
-    return asyncio.run(evaluate(judge_for(judge, model.settings), served(judge, trace), model))
-
-
 ASKED_ANEW: Final[Mapping[str, Judge]] = {
     **FORMS,
     **{
@@ -350,7 +345,8 @@ def test_judges_in_words_have_a_form_for_decisions_if_their_result_is_a_choice()
     chosen = define("tone", {"custom_prompt": "Is {{ outputs }} [[good]] or [[bad]]?", "pass": ["good"]})
     assert chosen.forms == ("chat", "decisions")
     model = DecisionModel(sure(0.9))
-    decided(define("tone", {"instructions": text}), model)
+    tone = judge_for(define("tone", {"instructions": text}), model.settings)
+    asyncio.run(evaluate(tone, SHORT, model))
     assert text in model.requests[0].questions[0].instructions
 
 
@@ -362,27 +358,6 @@ def test_guidance_is_part_of_the_questions_and_metrics_keep_the_name_of_the_judg
     assert "Rounded figures fail." in model.requests[0].messages[0].content
     assert [(result.metric, result.passed) for result in assessment.scores] == [("strict", False)]
     assert assessment.details == {"uncalibrated": {"strict": 0.9}}
-
-
-def test_each_judge_through_both_dialects_of_an_endpoint(server: DecisionEndpoint) -> None:
-    assert FORMS
-    for dialect in DIALECTS:
-        settings = settings_of(server.base_url, dialect)
-
-        async def judge_all(settings: ModelSettings = settings) -> dict[str, Assessment]:
-            model = offline_model(build(settings, {"KEY": KEY}), DelayNotes(60.0, lambda *_: None, ""))
-            try:
-                return {
-                    f"{name}, {trace.service}": await evaluate(judge_for(judge, settings), served(judge, trace), model)
-                    for name, judge in FORMS.items()
-                    for trace in (SHORT, LONG)
-                }
-            finally:
-                await model.aclose()
-
-        for name, result in asyncio.run(judge_all()).items():
-            assert result.outcome == "scored", (dialect, name, result.note)
-            assert all(call.status == "ok" and call.input_tokens for call in result.calls), name
 
 
 _CHECK = """

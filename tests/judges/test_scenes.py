@@ -4,7 +4,6 @@ The tables are in ``data/scenes.json`` and ``data/guesses.json``; the results, w
 golden files.
 """
 
-import itertools
 import json
 import time
 from collections.abc import Mapping
@@ -14,18 +13,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from attacks import LIGHT
-from families import FACTS, JUDGES, asking, judge, yaml
+from families import FACTS, FACTS_FORM, JUDGES, asking, judge, yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from judge_traces import ASKING, LONG, SHORT, in_loop, misread, outcome, parse, table, told
-from support.cases import each_case
+from judge_traces import ASKING, LONG, SHORT, in_loop, misread, outcome, table, told
 from support.tables import check_golden
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import AnsweredPrompt, Judge
 from judges.core.model import ModelSettings
-from judges.core.prompt import MATERIAL_RULES, Block, neutralise, render
+from judges.core.prompt import MATERIAL_RULES, render
 from judges.core.sessions import join
 from judges.custom import DefinitionError, define, template_file
 from judges.custom.template import KNOWN, metadata_of
@@ -216,16 +213,7 @@ class TestGuidance:
         assert RULE in define("steps", {"instructions": "Does {{ trace }} loop?", "guidance": [RULE]}).fixed_parts[0]
 
 
-FACTS_FORM = {"answer": {"as": "facts_grounding"}}
 FULL = TRACES["full"]
-BY_TEMPLATE = {
-    "as facts": judge(FACTS, FACTS_FORM),
-    "as facts in its own form": judge(FACTS, {"answer": {"as": "facts_grounding", "form": "template"}}),
-    "all but references": asking(*(name for name in KNOWN if name not in {"doc", "ground_truth", "expected_output"})),
-    "graded in its own form": asking("history", "answer", answer={"as": "graded", "form": "template"}),
-    "three grades": asking("history", "input", "output", answer={"as": "relevance_truth_completeness"}),
-    "one document": asking("question", "doc", result="boolean"),
-}
 
 
 class TestTemplateFiles:
@@ -293,16 +281,3 @@ class TestTemplates:
         template = metadata_of({"template": {"file": "facts.yaml", "text": other}})
         assert (template["file"], dict(template["metadata"])["version"]) == ("facts.yaml", "2.0")
         assert metadata_of({"instructions": "Is {{ outputs }} polite?"}) is None
-
-    @each_case(("judge", "trace"), [*itertools.product(BY_TEMPLATE.values(), LIGHT.values())][::11])
-    def test_an_echo_keeps_the_structure_and_scores_nothing(self, judge: Judge, trace: Trace) -> None:
-        roomy = ModelSettings("scripted", max_input_tokens=10_000_000)
-        model = ScriptedModel([lambda request: request.messages[1].content], roomy)
-        assessment = in_loop(evaluate(judge, trace, model))
-        assert assessment.reason in {"invalid_answer", "missing_input"}
-        prompts = judge.prompts(trace)
-        blocks = [tuple(Block(block.name, neutralise(block.value)) for block in prompt.blocks) for prompt in prompts]
-        for request in model.requests:
-            system, user, *_ = request.messages
-            assert system.content in judge.fixed_parts
-            assert parse(user.content) in blocks

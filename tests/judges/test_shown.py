@@ -92,7 +92,7 @@ def test_the_fixed_part_is_the_same_for_every_trace_and_material_stays_in_its_bl
     """The fixed part names marks and keys, and the kind of reference alone chooses between two."""
     hostile = [filled(text) for text in (*HOSTILE.values(), "a text of the trace")]
     sent = set[str]()
-    for trace in [SHORT, LONG, *all_samples(), *(trace for traces in hostile for trace in traces)]:
+    for trace in [SHORT, LONG, *all_samples()[::3], *(trace for traces in hostile for trace in traces)]:
         for prompt in judge.prompts(judge.prepare(served(judge, trace))):
             system, user = render(prompt)
             assert (system.role, "a text of the trace" in system.content) == ("system", False)
@@ -124,11 +124,15 @@ class TestMaterial:
             assert key_of(user) != seen, name
             assert parse(user) == (Block("question", "Why?"), Block("answer", neutralise(attack))), name
 
-    @given(st.lists(st.tuples(st.sampled_from(["question", "answer", "document"]), any_text), max_size=5))
-    @settings(deadline=None)
-    def test_is_given_back_by_the_marks(self, drawn: list[tuple[str, str]]) -> None:
-        material = drawn or [("question", "")]
-        assert parse(user_of(*material)) == tuple(Block(name, neutralise(text)) for name, text in material)
+    @given(st.lists(st.tuples(st.sampled_from(["question", "answer", "document"]), any_text), min_size=1, max_size=5))
+    @settings(max_examples=40, deadline=None)
+    def test_is_given_back_by_the_marks_whose_key_stands_in_no_value(self, material: list[tuple[str, str]]) -> None:
+        user = user_of(*material)
+        assert parse(user) == tuple(Block(name, neutralise(text)) for name, text in material)
+        assert user.count(key_of(user)) == 1 + 2 * len(material)
+        for _, text in material:
+            assert key_of(user) not in text
+            assert neutralise(neutralise(text)) == neutralise(text)
 
 
 class TestKey:
@@ -138,13 +142,6 @@ class TestKey:
 
         assert key("ab", "c") == key("ab", "c")
         assert len({key("ab", "c"), key("a", "bc"), key("abc"), key("abc", ""), key("c", "ab")}) == 5
-
-    @given(st.lists(any_text, min_size=1, max_size=4))
-    @settings(deadline=None)
-    def test_stands_in_no_value(self, values: list[str]) -> None:
-        user = user_of(*(("part", value) for value in values))
-        assert not any(key_of(user) in value for value in values)
-        assert user.count(key_of(user)) == 1 + 2 * len(values)
 
     def test_that_stands_in_a_value_by_chance_is_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         class Digest:
@@ -178,18 +175,12 @@ class TestNeutralise:
     def test_keeps_line_breaks_tabs_and_ordinary_text(self) -> None:
         assert {text: neutralise(text) for text in PROMPTS["shown"]} == PROMPTS["shown"]
 
-    @given(any_text)
-    @settings(deadline=None)
-    def test_has_no_more_to_do_the_second_time(self, text: str) -> None:
-        assert neutralise(neutralise(text)) == neutralise(text)
 
-
-class TestDocuments:
-    def test_each_has_a_block_of_its_own(self) -> None:
-        for given_context, blocks in PROMPTS["documents"]:
-            context = msgspec.convert(given_context, list[Document | str] | None)
-            assert documents(context) == tuple(Block(*block) for block in blocks), given_context
-        assert (texts_of(["One.", Document("Two.", id="x")]), texts_of(None)) == (["One.", "Two."], [])
+def test_each_document_has_a_block_of_its_own() -> None:
+    for given_context, blocks in PROMPTS["documents"]:
+        context = msgspec.convert(given_context, list[Document | str] | None)
+        assert documents(context) == tuple(Block(*block) for block in blocks), given_context
+    assert (texts_of(["One.", Document("Two.", id="x")]), texts_of(None)) == (["One.", "Two."], [])
 
 
 class TestMessages:
@@ -201,7 +192,7 @@ class TestMessages:
             assert conversation(Trace(trace_id="1", service="s", output="o", messages=messages)) == ""
 
     @given(st.lists(st.builds(Message, any_text, any_text, st.none() | any_text), max_size=5))
-    @settings(deadline=None)
+    @settings(max_examples=40, deadline=None)
     def test_a_line_begins_a_message_or_is_indented(self, messages: list[Message]) -> None:
         shown = [message for message in messages if message.role != "tool" and message.content.strip()]
         lines = neutralise(conversation(conversing(*messages))).split("\n") if shown else []
@@ -218,13 +209,10 @@ def messages_of(rows: list[list[str]]) -> list[Message]:
     return [Message(role, content) for role, content in rows]
 
 
-class TestEarlierMessages:
-    ASKED = Trace(trace_id="1", service="s", input="Is it open?", output="Yes.")
-
-    def test_query_and_answer_are_not_shown_again(self) -> None:
-        for name, (rows, kept) in TABLES["messages"].items():
-            shown = with_earlier_messages(changed(self.ASKED, messages=messages_of(rows))).messages
-            assert shown == messages_of(kept), name
+def test_query_and_answer_are_not_shown_again() -> None:
+    asked = Trace(trace_id="1", service="s", input="Is it open?", output="Yes.")
+    for name, (rows, kept) in TABLES["messages"].items():
+        assert with_earlier_messages(changed(asked, messages=messages_of(rows))).messages == messages_of(kept), name
 
 
 def test_context_comes_from_trace_spans_or_tools() -> None:
@@ -272,14 +260,8 @@ class TestScoredOrNot:
                 assessment = self.judged(keeping, cut, answer)
                 assert (assessment.outcome, assessment.details["left_out"]) == ("scored", {"context": 1}), name
                 assert self.judged(judge, SHORT, answer).outcome == "scored", name
-
-    def test_where_only_old_messages_are_left_out_the_verdict_is_scored_with_a_mark(self) -> None:
-        for name in ("groundedness", "relevance_to_query"):
-            for answer, value in (("yes", 1.0), ("no", 0.0)):
-                trace = changed(SHORT, messages=[*self.TALK])
-                assessment = self.judged(catalogue()[name], trace, yes_no_text(answer))
-                assert (assessment.outcome, assessment.scores[0].value) == ("scored", value)
-                assert assessment.details == {"left_out": {"messages": 1}}
+        talk = self.judged(GROUNDEDNESS, changed(SHORT, messages=[*self.TALK]), yes_no_text("no"))
+        assert (talk.outcome, talk.details) == ("scored", {"left_out": {"messages": 1}}), "old messages alone"
 
 
 FIXED = "x" * 30

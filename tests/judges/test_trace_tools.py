@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import table
-from support.cases import each_case
+from support.cases import each_case, in_parts
 from support.tables import check_golden, expand
 
 from judges.agent import patterns
@@ -31,10 +31,9 @@ from judges.agent.patterns import (  # two ways to read escapes are compared
 from judges.agent.spans import Steps, as_json
 from judges.agent.toolbox import TraceToolbox
 from judges.core.prompt import neutralise
-from tracejudge import Span, ToolCall, Trace
+from tracejudge import Span, Trace
 
 BEGAN_AT = 1_760_000_000.0
-FAILED_ID, SLOW_ID, LARGE_ID = "00000000000000d9", "0000000000000065", "000000000000014d"
 _LINE = "Bestellung 4711: zwei Lampen “hell”, 日本語で返事, ready to ship by noon.\n"
 
 
@@ -57,33 +56,12 @@ def ask(asked: TraceToolbox | Trace, name: str, /, **arguments: Any) -> dict[str
     return answer
 
 
-def long_trace(large_bytes: int = 400_000) -> Trace:
-    """Make a trace of 400 spans, one of them large."""
-    root = step("f" * 16, None, 0.0, 60.0, name="POST /ask", kind="server")
-    calls = [ToolCall("find_order", {"id": 4711}, error="TimeoutError")]
-    return trace(
-        root, *(_ordinary(number, large_bytes) for number in range(399)), input="Where is it?", tool_calls=calls
-    )
-
-
-def _ordinary(number: int, large_bytes: int) -> Span:
-    span_id = f"{number:016x}"
-    text = {"found": number, "text": _LINE * (large_bytes // len(_LINE.encode()) if span_id == LARGE_ID else 15)}
-    outputs, status = json.dumps(text), "ok"
-    if span_id == FAILED_ID:
-        outputs, status = json.dumps({"error": "no answer\nOrderServiceDown: 503 from the store"}), "STATUS_CODE_ERROR"
-    took = 7.5 if span_id == SLOW_ID else 0.1
-    return Span(
-        span_id=span_id,
-        name=f"find_order {number}",
-        parent_id="f" * 16,
-        started_at=BEGAN_AT + number * 0.12,
-        ended_at=BEGAN_AT + number * 0.12 + took,
-        status=status,
-        inputs={"id": number},
-        outputs=text if span_id == LARGE_ID else outputs,
-        attributes={"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "find_order", "attempt": 1},
-    )
+def long_trace() -> Trace:
+    """Make a trace of 400 spans, one of them of 400 kB."""
+    outputs = [json.dumps({"found": number, "text": _LINE * 15}) for number in range(399)]
+    outputs[333] = json.dumps({"text": _LINE * 5_000}, ensure_ascii=False)
+    spans = [step(f"{number:03d}", "root", number * 0.12, outputs=text) for number, text in enumerate(outputs)]
+    return trace(step("root", took=60.0), *spans, input="Where is it?")
 
 
 TABLES = table("trace_tools")
@@ -139,25 +117,6 @@ def test_replies_are_those_of_the_golden_file() -> None:
     check_golden(Path(__file__).with_name("golden_tools.txt"), "\n".join(written) + "\n")
 
 
-def test_an_error_is_found_by_search_and_a_large_span_read_page_by_page(long_box: TraceToolbox) -> None:
-    """The word begins a line inside of JSON that stands in a string."""
-    (match,) = ask(long_box, "search_trace_regex", pattern=r"\bOrderServiceDown\b")["matches"]
-    assert (match["span_id"], match["match"]) == (FAILED_ID, "OrderServiceDown")
-    assert match["before"].endswith('{"error": "no answer\n')
-    assert match["after"].startswith(": 503 from the store")
-    read = content(long_box, "get_span", span_id=match["span_id"])
-    assert (read["status"], read["inputs"]) == ("error", {"id": 217})
-    assert [row["id"] for row in ask(long_box, REPORT)["slowest"][:2]] == ["f" * 16, SLOW_ID]
-    (large,) = (span for span in long_trace().spans or () if span.span_id == LARGE_ID)
-    assert content(long_box, "get_span", span_id=LARGE_ID)["outputs"] == large.outputs
-    for size in (99_999, 200_000, None):
-        parts = [
-            page["content"].encode() for page in pages(long_box, "get_span", span_id=LARGE_ID, max_content_length=size)
-        ]
-        assert len(parts) == -(-len(b"".join(parts)) // (size or 100_000)) > 1
-        assert max(map(len, parts)) <= (size or 100_000)
-
-
 def test_expectations_feedback_and_users_are_shown_by_no_tool() -> None:
     toolbox = TraceToolbox(trace(step("a"), expected_response="SECRET", guidelines=["SECRET"], user_id="SECRET"))
     read = [toolbox.call(name, "{}") for name in NAMES] + [toolbox.call("get_span", '{"span_id": "trace"}')]
@@ -165,6 +124,13 @@ def test_expectations_feedback_and_users_are_shown_by_no_tool() -> None:
 
 
 class TestSpan:
+    def test_pages_are_as_large_as_is_asked_for(self, long_box: TraceToolbox) -> None:
+        for size in (99_999, 200_000, None):
+            read = pages(long_box, "get_span", span_id="333", max_content_length=size)
+            lengths = [len(page["content"].encode()) for page in read]
+            assert len(lengths) == -(-sum(lengths) // (size or 100_000)) > 1
+            assert max(lengths) <= (size or 100_000)
+
     def test_a_page_token_of_another_content_is_refused(self) -> None:
         toolbox = TraceToolbox(trace(step("a", outputs="x" * 500, attributes={"y": "z" * 50})))
         token = ask(toolbox, "get_root_span", max_content_length=100)["page_token"]
@@ -201,7 +167,7 @@ class TestList:
         assert content(toolbox, "get_span", span_id=own)["inputs"] == {"input": "q"}
 
 
-SMALL = settings(max_examples=60, deadline=None)
+SMALL = settings(max_examples=40)
 texts = st.text(st.characters() | st.sampled_from('aé日😀\u200b\r\n"\\\x1b'), max_size=30)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts,
@@ -232,7 +198,7 @@ class TestProperties:
     """Pages make the whole, places lead back, and nothing is ever raised."""
 
     @SMALL
-    @given(traces, st.lists(st.tuples(st.sampled_from(NAMES) | texts, any_arguments), min_size=1, max_size=5))
+    @given(traces, st.lists(st.tuples(st.sampled_from(NAMES) | texts, any_arguments), min_size=1, max_size=3))
     def test_a_call_gives_a_visible_json_object_whatever_is_called(
         self, of: Trace, calls: list[tuple[str, str]]
     ) -> None:
@@ -246,25 +212,25 @@ class TestProperties:
             required: Any = tool.parameters["required"]
             told = ask(toolbox, tool.name, **dict.fromkeys(required, "trace"))
             assert "cannot read this trace" not in str(told.get("error")), "every tool can read every trace"
+        rows = [row for page in pages(toolbox, "list_spans", max_results=2) for row in page["spans"]]
+        assert rows == ask(toolbox, "list_spans")["spans"]
+        assert len({row["id"] for row in rows}) == max(1, len(of.spans or ()))
+        assert any(row["is_root"] for row in rows)
 
     @SMALL
-    @given(values, st.integers(100, 150))
-    def test_pages_put_together_are_the_content(self, outputs: object, size: int) -> None:
+    @given(values, st.integers(100, 150), st.integers(1, 9))
+    def test_pages_put_together_and_slices_of_a_long_text_are_the_content(
+        self, outputs: object, size: int, slice_chars: int
+    ) -> None:
         toolbox = TraceToolbox(trace(step("a", outputs=outputs)))
         whole = ask(toolbox, "get_root_span")
         pieces = [page["content"] for page in pages(toolbox, "get_root_span", max_content_length=size)]
         assert all(0 < len(piece.encode()) <= size for piece in pieces)
         assert "".join(pieces) == whole["content"]
         assert len(whole["content"].encode()) == whole["content_size_bytes"]
-
-    @SMALL
-    @given(traces, st.integers(1, 3))
-    def test_pages_of_a_list_hold_every_span_once(self, of: Trace, size: int) -> None:
-        toolbox = TraceToolbox(of)
-        rows = [row for page in pages(toolbox, "list_spans", max_results=size) for row in page["spans"]]
-        assert rows == ask(toolbox, "list_spans")["spans"]
-        assert len({row["id"] for row in rows}) == max(1, len(of.spans or ()))
-        assert any(row["is_root"] for row in rows)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(span_contents, "_AT_ONCE_CHARS", slice_chars)  # else only long texts are divided
+            assert as_json(outputs) == neutralise(json.dumps(outputs, ensure_ascii=False))
 
     @SMALL
     @given(texts, texts)
@@ -275,42 +241,34 @@ class TestProperties:
         assert read.lower().startswith("needle")
 
     @SMALL
-    @given(st.text(max_size=30), st.booleans())
-    def test_a_view_shows_what_was_written_and_where_it_stands(self, text: str, ascii_only: bool) -> None:  # noqa: FBT001
+    @given(st.text(max_size=30), texts, st.text(st.sampled_from('\\\\\\u005c6enr"/\0\né'), max_size=40), st.booleans())
+    def test_a_view_shows_what_was_written_and_where_it_stands(
+        self,
+        text: str,
+        inner: str,
+        escaped: str,
+        ascii_only: bool,  # noqa: FBT001
+    ) -> None:
+        """A text within a text is seen as it was written first, and both ways to read escapes agree."""
+
         def written(part: str) -> str:
             return json.dumps(part, ensure_ascii=ascii_only)
+
+        def readable(part: str) -> str:
+            return part.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
         first = next(views(written(text)))
         assert first.text == f'"{text}"'
         starts = [len(written(text[:position])) - 1 for position in range(len(text) + 1)]
         assert [first.place(position + 1) for position in range(len(text) + 1)] == starts
-
-    @SMALL
-    @given(texts)
-    def test_a_text_within_a_text_is_seen_as_it_was_written_first(self, text: str) -> None:
-        def readable(part: str) -> str:
-            return part.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-        *_, whole = list(views(json.dumps(json.dumps(text))))[:2]
-        assert readable(text) in readable(whole.text)
-
-    @SMALL
-    @given(st.text(st.sampled_from('\\\\\\u005c6enr"/\0\né'), max_size=40))
-    def test_escapes_are_read_the_same_in_both_ways(self, text: str) -> None:
-        assert next(views(text)).text == _ESCAPE.sub(_meant, text)
-
-    @SMALL
-    @given(values, st.integers(1, 9))
-    def test_a_content_written_in_slices_is_the_same(self, value: object, slice_chars: int) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(span_contents, "_AT_ONCE_CHARS", slice_chars)  # else only long texts are divided
-            assert as_json(value) == neutralise(json.dumps(value, ensure_ascii=False))
+        *_, whole = list(views(json.dumps(json.dumps(inner))))[:2]
+        assert readable(inner) in readable(whole.text)
+        assert next(views(escaped)).text == _ESCAPE.sub(_meant, escaped)
 
 
 BOUND_S = 3.0
 """Of computing in this thread, which is no longer where others compute; a second is promised."""
 WORDS = "error|exception|timeout|failed"
-OTHERS = pytest.mark.slow("the other patterns, which take seconds of CPU")
 
 
 def find(toolbox: TraceToolbox, pattern: str, **more: Any) -> dict[str, Any]:
@@ -323,11 +281,9 @@ def search(text: object, pattern: str, **more: Any) -> dict[str, Any]:
 
 class TestMatches:
     def test_have_as_much_around_them_wherever_a_piece_begins(self) -> None:
-        for place in (50_000, *range(17_500, 20_300, 97)):
+        for place in (50_000, *range(17_500, 20_300, 193)):
             (match,) = search("x" * place + "needle", "needle", surrounding_content_length=1000)["matches"]
             assert match["before"] == "x" * 1000
-        (match,) = search("日本語 here 日本語", "here", surrounding_content_length=8)["matches"]
-        assert (match["before"], match["after"]) == ("本語 ", " 日本"), "whole characters"
 
     def test_are_those_of_one_look_through_all(self) -> None:
         """A piece that began within a quotation would take what stands between two for one."""
@@ -344,14 +300,14 @@ class TestMatches:
         reply = search({"a": json.dumps(text)}, r"\d{6}", max_matches=200)
         assert [match["match"] for match in reply["matches"]] == [f"{number:06d}" for number in range(200)]
         assert reply["there_are_more"] is True
-        for number in range(0, 20_000, 997):
+        for number in range(0, 20_000, 1_999):
             (match, *_) = search(text, rf"\b{number:06d} x\s", max_matches=1)["matches"]
             assert match["match"] == f"{number:06d} x\n"
 
 
 class TestBounds:
-    @pytest.mark.parametrize("third", [(0, 3), *(pytest.param((n, 3), marks=OTHERS) for n in (1, 2))])
-    @each_case("pattern", TABLES["slow patterns"], share="third")
+    @in_parts(4, rarely=(1, 2, 3))
+    @each_case("pattern", TABLES["slow patterns"], share="share")
     def test_no_pattern_runs_for_long(self, long_box: TraceToolbox, pattern: str) -> None:
         """Over 400 spans, one of them large."""
         began = time.thread_time()
@@ -359,9 +315,7 @@ class TestBounds:
         assert time.thread_time() - began < BOUND_S
         assert "matches" in answer or "took too long" in answer["error"]
 
-    @each_case(
-        "text", ["\n" * 1_000_000, "\\" * 1_000_000, '"\\n' * 300_000, "\\u0041" * 150_000, "[" * 900 + "]" * 900]
-    )
+    @each_case("text", ["\n" * 300_000, "\\" * 300_000, '"\\n' * 100_000, "\\u0041" * 50_000, "[" * 900 + "]" * 900])
     def test_no_text_keeps_a_search_for_long(self, text: str) -> None:
         toolbox = TraceToolbox(trace(step("a", outputs=text)))
         began = time.thread_time()
@@ -401,20 +355,15 @@ class TestWords:
         yield
         gc.enable()
 
-    def test_are_found_in_large_json_in_json(self) -> None:
-        answers = to_the_end(TraceToolbox(trace(step("a", outputs=rows_in_rows(3_000_000)))), WORDS)
-        assert [answer for answer in answers if "error" in answer] == []
-        assert places(answers) == [("a", "failed")]
-
-    def test_are_found_by_many_searches_at_once(self) -> None:
-        sample = trace(step("a", outputs="the quick brown fox " * 25_000 + "failed"))
+    def test_are_found_in_large_json_in_json_by_many_searches_at_once(self) -> None:
+        sample = trace(step("a", outputs=rows_in_rows(600_000)))
         answers: list[list[dict[str, Any]]] = []
-        threads = [Thread(target=lambda: answers.append(to_the_end(TraceToolbox(sample), WORDS))) for _ in range(16)]
+        threads = [Thread(target=lambda: answers.append(to_the_end(TraceToolbox(sample), WORDS))) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert [places(reply) for reply in answers] == [[("a", "failed")]] * 16
+        assert [places(reply) for reply in answers] == [[("a", "failed")]] * 4
 
 
 class TestOutOfTime:
@@ -437,19 +386,16 @@ class TestOutOfTime:
         assert places(answers) == [("a", f"{number:06d}") for number in range(0, 20_000, 1000)]
         assert [answer["page_token"] for answer in answers if "stopped" in answer] == ["0-100000-2", "0-200000-2"]
 
-    def test_a_machine_that_gives_no_time_is_no_fault_of_the_pattern(self) -> None:
+    def test_a_machine_that_gives_no_time_ends_a_search_after_two_seconds_and_is_no_fault_of_the_pattern(
+        self, patience_with_tools: pytest.MonkeyPatch
+    ) -> None:
         wall = count(step=100)
         answer = find(TraceToolbox(self.GIVEN, Clocks(cpu=lambda: 0.0, wall=lambda: next(wall))), "needle")
         assert (places([answer]), answer["stopped"], answer["page_token"]) == ([("000", "needle")], True, "1-0-501")
-
-    def test_it_has_run_out_after_two_seconds_on_the_wall(self, patience_with_tools: pytest.MonkeyPatch) -> None:
         patience_with_tools.undo()
-        now_s = 100.0
-        budget = SearchBudget(Clocks(cpu=lambda: 0.0, wall=lambda: now_s))
-        now_s += 1.999
-        assert not budget.is_spent
-        now_s += 0.002
-        assert budget.is_spent
+        times = iter((100.0, 101.999, 102.001))
+        budget = SearchBudget(Clocks(cpu=lambda: 0.0, wall=lambda: next(times)))
+        assert [budget.is_spent, budget.is_spent] == [False, True]
 
     def test_more_than_was_wanted_can_be_asked_for_by_a_page_token_of_this_search(self) -> None:
         first = find(TraceToolbox(self.GIVEN), "needle", max_matches=2)
@@ -494,5 +440,5 @@ class TestKept:
         lengths: list[int] = []
         neutralise = span_contents.neutralise
         monkeypatch.setattr(span_contents, "neutralise", lambda text: lengths.append(len(text)) or neutralise(text))
-        TraceToolbox(trace(step("a", outputs="日本語\u200b" * 250_000))).call("get_root_span", "{}")
+        TraceToolbox(trace(step("a", outputs="日本語\u200b" * 100_000))).call("get_root_span", "{}")
         assert max(lengths) <= 200_000
