@@ -1,4 +1,4 @@
-"""A judge model under test, asked in an event loop of its own, its errors searched for secrets; a server of bytes."""
+"""A judge model under test, its errors searched for secrets; a server of bytes."""
 
 import asyncio
 import json
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 import pytest
+from judge_traces import in_loop
 from support.messages import CachedUsage
 from support.processes import PATIENCE_S
 from support.replies import Behaviour, Reply, Usage, answers, failing
@@ -76,7 +77,7 @@ def result(call_id: str, text: str) -> Message:
 
 
 class Client(NamedTuple):
-    """A model whose every use has an event loop of its own, and its connections closed in the end."""
+    """A model whose connections are closed after each use."""
 
     model: ChatModel
 
@@ -96,7 +97,7 @@ class Client(NamedTuple):
             finally:
                 await self.model.aclose()
 
-        return asyncio.run(all_at_once())
+        return in_loop(all_at_once())
 
     def ask_fifty(self) -> list[str]:
         """Ask fifty different questions, which are numbers, at the same time."""
@@ -120,7 +121,7 @@ class Client(NamedTuple):
             finally:
                 await self.model.aclose()
 
-        return asyncio.run(judged())
+        return in_loop(judged())
 
 
 def openai(base_url: str, **settings: object) -> Client:

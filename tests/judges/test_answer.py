@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from judge_traces import SHORT, misread, outcome, table, yes_no_text
-from support.cases import each_case, in_parts
+from support.cases import each_case
 from support.tables import expand
 
 from judges.calling.evaluation import evaluate
@@ -281,13 +281,12 @@ READERS: Final[Mapping[str, Callable[[str], object]]] = {
     "withdrawals": withdraw,
     "slips": repair,
     "hostile lines": lambda text: outcome(objects, text) == "InvalidAnswerError",
-    "lines with slips": lambda text: objects(text) == [{"sentence": "a", "label": "b"}] * 4_000,
+    "lines with slips": lambda text: objects(text) == [{"sentence": "a", "label": "b"}] * 2_000,
 }
 LONG = table("long_answers")
 
 
-@in_parts(2)
-@each_case(("name", "written"), [(name, text) for name in READERS for text in LONG[name][1]], share="share")
+@each_case(("name", "written"), [(name, text) for name in READERS for text in LONG[name][1]])
 def test_long_texts_are_read_in_bounded_time(name: str, written: str) -> None:
     text, limit_s = expand(written), LONG[name][0]
 

