@@ -15,13 +15,13 @@ import pytest
 from judge_traces import in_loop
 from support.messages import CachedUsage
 from support.processes import PATIENCE_S
-from support.replies import Behaviour, Reply, Usage, answers, failing
+from support.replies import Reply, Usage, failing
 from support.replies import ToolCall as Wanted
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings, Tool
-from judges.core.prompt import Message, ToolCall, render
+from judges.core.prompt import Message, ToolCall
 from judges.core.verdict import Assessment
 from judges.models.anthropic import AnthropicModel
 from judges.models.openai import OpenAIModel
@@ -99,11 +99,6 @@ class Client(NamedTuple):
 
         return in_loop(all_at_once())
 
-    def ask_fifty(self) -> list[str]:
-        """Ask fifty different questions, which are numbers, at the same time."""
-        requests = [msgspec.structs.replace(REQUEST, messages=(Message("user", str(n)),)) for n in range(50)]
-        return [response.text for response in self.ask_all(requests)]
-
     def fails(self, request: ChatRequest = REQUEST) -> ModelError:
         """Ask, and give the error; none of the secrets may be in its text."""
         with pytest.raises(ModelError) as caught:
@@ -132,24 +127,6 @@ def openai(base_url: str, **settings: object) -> Client:
 def anthropic(base_url: str, **settings: object) -> Client:
     fields = {**PATIENT, "provider": "anthropic", "base_url": base_url, "model": "claude-test", **settings}
     return Client(AnthropicModel(msgspec.convert(fields, ModelSettings), KEY))
-
-
-def requests_of(judge: Judge, trace: Trace) -> list[tuple[Message, Message]]:
-    """Render the requests of a judge, in the order of their material."""
-    rendered = (render(prompt) for prompt in judge.prompts(judge.prepare(trace)))
-    return sorted(rendered, key=lambda messages: messages[1].content)
-
-
-def by_heuristic(judge: Judge, trace: Trace) -> Behaviour:
-    """Answer each request of a judge as the built-in model does."""
-    prepared = judge.prepare(trace)
-    answers_by_prompt = {
-        render(prompt)[1].content: judge.heuristic(prepared, prompt) for prompt in judge.prompts(prepared)
-    }
-    texts = {
-        shown: answer if isinstance(answer, str) else json.dumps(answer) for shown, answer in answers_by_prompt.items()
-    }
-    return answers(lambda body: texts[body["messages"][-1]["content"]])
 
 
 class Certificate(NamedTuple):

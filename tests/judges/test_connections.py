@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from judge_traces import table
+from judge_traces import in_loop, table
 from model_client import REQUEST, WORDS, Certificate, Client, RawServer
 from model_client import openai as client
 from support.endpoint import ChatEndpoint
@@ -87,7 +87,7 @@ def posted(serve: Serve, times: int = 1, *, pause: bool = False, **fields: Any) 
 
             return await post_all(url, times, pause=wait if pause else None, **fields), len(tasks)
 
-    return asyncio.run(run())
+    return in_loop(run())
 
 
 async def read(reader: StreamReader) -> None:
@@ -323,7 +323,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
 def post(endpoint: ChatEndpoint, times: int = 1, host: str = "judge.example", **fields: bool) -> list[int | ModelError]:
     """Return the status of each reply, or its error."""
     url = f"http://{host}:{endpoint.port}{endpoint.path}"
-    outcomes = asyncio.run(post_all(url, times, b'{"messages": []}', max_in_flight=1, **fields))
+    outcomes = in_loop(post_all(url, times, b'{"messages": []}', max_in_flight=1, **fields))
     return [each.status if isinstance(each, Reply) else each for each in outcomes]
 
 

@@ -155,6 +155,10 @@ WARRANTY = (
     "Batteries are excluded. The fee is 12.5 % (see 4.2), not 125 %, and it's due at 10:30.\n"
     "See \u201cReturns\u201d: an RMA number is needed, e.g. RMA-7.[1] No refunds! Ask us."
 )
+IN_ANY_CASE = (
+    *("Расходы не возмещаются.", "สินค้ารับประกัน", "لا تُسترد الرسوم؟", "銭荷は「二重」です。"),
+    "die Stra\u00dfe nach \u0130stanbul",
+)
 NAMED = [
     *((name, text, True) for name, text in EXCERPTS["found"].items()),
     ("all of it", WARRANTY, True),
@@ -168,6 +172,8 @@ def test_excerpts_are_found_where_a_reader_finds_them(searched: int | None, monk
         monkeypatch.setattr(evidence, "_SEARCHED_CHARS", searched)  # the index takes over at once
     cases = [(name, Source([WARRANTY]), text, is_found) for name, text, is_found in NAMED]
     cases += [(excerpt, Source([text]), excerpt, is_found) for text, excerpt, is_found in EXCERPTS["forms"]]
+    for text in IN_ANY_CASE:
+        cases += [(each, Source([f"One. {text} Two."]), each, True) for each in (text, text.upper())]
     for case in CORPUS_OF_EXCERPTS:
         source = Source(case.get("documents") or [case["source"]], case.get("names", ()))
         cases.append((case["why"], source, case["excerpt"], case["found"]))
@@ -182,15 +188,6 @@ def test_pieces_may_come_from_any_of_several_texts_and_do_not_run_over() -> None
     assert not source.holds("text ends here and a second one")
     for texts in ((), ("",), ("...", " ")):
         assert not Source(texts).holds("anything at all"), texts
-
-
-def test_a_text_holds_itself_in_any_case() -> None:
-    for text in (
-        *("Расходы не возмещаются.", "สินค้ารับประกัน", "لا تُسترد الرسوم؟", "銭荷は「二重」です。"),
-        "die Stra\u00dfe nach \u0130stanbul",
-    ):
-        assert Source([f"One. {text} Two."]).holds(text), text
-        assert Source([f"One. {text} Two."]).holds(text.upper()), text
 
 
 @given(
