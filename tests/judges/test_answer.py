@@ -3,7 +3,6 @@
 Beside tables a corpus of 317 answers in the forms that judge models write, and refusals in words in ten languages.
 """
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -14,16 +13,14 @@ from typing import Any, Final
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from judge_traces import SHORT, misread, outcome, table, yes_no_text
+from judge_traces import misread, outcome, table, yes_no_text
 from support.cases import each_case
 from support.tables import expand
 
-from judges.calling.evaluation import evaluate
 from judges.core.judge import AnsweredPrompt, Judge
 from judges.core.prompt import MATERIAL_RULES
 from judges.custom import instructions
 from judges.forms.yes_no import read
-from judges.models.scripted import ScriptedModel
 from judges.parsing import object_reader
 from judges.parsing.answer import (
     AnswerError,
@@ -155,8 +152,6 @@ JUDGES: Final[Mapping[str, Judge]] = {
         for name, result in BY_USER.items()
     },
 }
-SUPPORT: Final = ("ragbench", "ragbench_sources", "facts_grounding")
-"""Judges whose answers name sentences of the trace, which must exist."""
 REFUSALS, OTHERS = table("refusals").values()
 
 
@@ -217,20 +212,6 @@ class TestRefusals:
         refused = [case for case in CASES if "refusal in" in case["why"] and "<|" not in case["answer"]]
         assert len(refused) > 10
         assert [case["answer"] for case in refused if not is_refusal(case["answer"])] == []
-
-    def test_one_is_unscored_without_a_repair_request(self) -> None:
-        refusal = "I'm sorry, but I can't assist with that request."
-        cases = {name: [refusal, yes_no_text("yes")] for name in ("groundedness", "answer_relevance", *SUPPORT)}
-        # An unreadable answer is repaired first; then the model may decline.
-        cases["safety"] = ["Well, it is fine.", "I can't help with that."]
-        cases["relevance_truth_completeness"] = [refusal]
-        for name, answers in cases.items():
-            assessment = asyncio.run(evaluate(catalogue()[name], SHORT, ScriptedModel(answers)))
-            calls = 2 if name == "safety" else 1
-            assert (assessment.outcome, assessment.reason, len(assessment.calls)) == ("unscored", "refusal", calls), (
-                name
-            )
-        assert asyncio.run(evaluate(catalogue()["safety"], SHORT, ScriptedModel([refusal]))).reason == "refusal"
 
 
 WITHDRAWAL = table("withdrawal")

@@ -18,7 +18,6 @@ from model_client import REQUEST, WORDS, Certificate, Client, RawServer
 from model_client import openai as client
 from support.endpoint import ChatEndpoint
 from support.processes import PATIENCE_S
-from support.replies import Reply as Answer
 from support.replies import answers, cuts, failing, gathering, slow, yes_no
 from support.tables import expand
 
@@ -383,8 +382,3 @@ class TestGuardedAddresses:
 
         monkeypatch.setattr(socket, "getaddrinfo", find_nothing)
         assert [type(error) for error in post(endpoint)] == [ModelUnavailableError]
-
-    def test_a_redirect_is_not_followed(self, endpoint: ChatEndpoint) -> None:
-        """Neither to guarded addresses nor anywhere: the answer is no completion, and the call fails."""
-        endpoint.behaviour = Answer(status=307, raw="", headers={"Location": "http://169.254.169.254/latest/meta-data"})
-        assert post(endpoint, host="127.0.0.1") == [307]
