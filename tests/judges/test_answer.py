@@ -7,19 +7,18 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from families import OF_ANSWERS
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from judge_traces import misread, outcome, table, yes_no_text
+from judge_traces import CORPORA, corpus, misread, outcome, table, yes_no_text
 from support.cases import each_case
 from support.tables import expand
 
 from judges.core.judge import AnsweredPrompt, Judge
 from judges.core.prompt import MATERIAL_RULES
-from judges.custom import instructions
 from judges.forms.yes_no import read
 from judges.parsing import object_reader
 from judges.parsing.answer import (
@@ -137,20 +136,11 @@ class TestThoughts:
         assert misread(beside_thoughts, TABLES["beside thoughts"]) == {}
 
 
-CORPORA: Final = Path(__file__).parent / "corpora"
-CASES: Final = [json.loads(line) for line in (CORPORA / "answers.jsonl").read_text("utf-8").splitlines()]
+CASES: Final = corpus("answers")
 TRACES: Final = json.loads((CORPORA / "traces.json").read_text("utf-8"))
-BY_USER: Final = {
-    "formality": {"labels": ["formal", "semi_formal", "informal", "not applicable"], "pass": ["formal"]},
-    "politeness": {"integer": [1, 10]},
-}
 JUDGES: Final[Mapping[str, Judge]] = {
-    **catalogue(),
+    **OF_ANSWERS,
     "relevance_truth_completeness": catalogue()["relevance_truth_completeness"].configured({"reasoning": True}),
-    **{
-        name: instructions.make(name, {"instructions": "Rate {{ outputs }}.", "result": result})
-        for name, result in BY_USER.items()
-    },
 }
 REFUSALS, OTHERS = table("refusals").values()
 

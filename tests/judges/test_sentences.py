@@ -1,17 +1,14 @@
 """Sentences: one division for prompts, keys and checks; excerpts, which stand in the source or divide into pieces."""
 
-import json
 import time
 from collections.abc import Iterator
 from functools import cache
 from itertools import accumulate, islice, pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_traces import table
+from judge_traces import corpus, table
 from support.cases import each_case
 from support.processes import slowness
 
@@ -24,9 +21,7 @@ from judges.parsing.plain import simplify
 from judges.parsing.sentences import letters, split, units
 
 TABLES = table("sentences")
-CORPUS: list[dict[str, Any]] = [
-    json.loads(line) for line in (Path(__file__).parent / "corpora" / "sentences.jsonl").read_text("utf-8").splitlines()
-]
+CORPUS = corpus("sentences")
 MARKUP = "<>`~|#-=:.,;!?\"'()[]{}*_/ \t\n\r0aZ\u3002\u0e01\u2026"
 
 
@@ -144,12 +139,7 @@ class TestKeyed:
 
 
 EXCERPTS = table("excerpts")
-CORPORA = Path(__file__).parent / "corpora"
-CORPUS_OF_EXCERPTS: list[dict[str, Any]] = [
-    json.loads(line)
-    for name in ("evidence", "seams")
-    for line in (CORPORA / f"{name}.jsonl").read_text("utf-8").splitlines()
-]
+CORPUS_OF_EXCERPTS = corpus("evidence") + corpus("seams")
 WARRANTY = (
     "All devices come with a warranty of two years, which covers faults in material. It doesn't cover wear. "
     "Batteries are excluded. The fee is 12.5 % (see 4.2), not 125 %, and it's due at 10:30.\n"
