@@ -45,6 +45,14 @@ JUDGES: Mapping[str, Judge] = {
 """The built-in judges and these."""
 
 
+_FORMALITY = {"labels": ["formal", "semi_formal", "informal", "not applicable"], "pass": ["formal"]}
+OF_ANSWERS: Mapping[str, Judge] = {
+    **catalogue(),
+    "formality": define("formality", {"instructions": "How formal is {{ outputs }}?", "result": _FORMALITY}),
+    "politeness": define("politeness", {"instructions": "Rate {{ outputs }}.", "result": {"integer": [1, 10]}}),
+}
+"""The judges of ``corpora/answers.jsonl``."""
+
 FACTS = (Path(__file__).parent / "templates" / "facts.yaml").read_text(encoding="utf-8")
 """A file in the published form, with the three variables of FACTS."""
 

@@ -38,6 +38,14 @@ def table(name: str) -> Any:
     return read_table(__file__, name)
 
 
+CORPORA = Path(__file__).parent / "corpora"
+
+
+def corpus(name: str) -> list[dict[str, Any]]:
+    """Read a corpus of one JSON object a line."""
+    return [json.loads(line) for line in (CORPORA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
 def outcome(read: Callable[[str], object], text: str) -> object:
     """Return what was read, or the name of the error."""
     try:

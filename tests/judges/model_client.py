@@ -1,4 +1,4 @@
-"""A judge model under test, asked in an event loop of its own, its errors searched for secrets; a server of bytes."""
+"""A judge model under test, its errors searched for secrets; a server of bytes."""
 
 import asyncio
 import json
@@ -12,15 +12,16 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 import pytest
+from judge_traces import in_loop
 from support.messages import CachedUsage
 from support.processes import PATIENCE_S
-from support.replies import Behaviour, Reply, Usage, answers, failing
+from support.replies import Reply, Usage, failing
 from support.replies import ToolCall as Wanted
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings, Tool
-from judges.core.prompt import Message, ToolCall, render
+from judges.core.prompt import Message, ToolCall
 from judges.core.verdict import Assessment
 from judges.models.anthropic import AnthropicModel
 from judges.models.openai import OpenAIModel
@@ -76,7 +77,7 @@ def result(call_id: str, text: str) -> Message:
 
 
 class Client(NamedTuple):
-    """A model whose every use has an event loop of its own, and its connections closed in the end."""
+    """A model whose connections are closed after each use."""
 
     model: ChatModel
 
@@ -96,12 +97,7 @@ class Client(NamedTuple):
             finally:
                 await self.model.aclose()
 
-        return asyncio.run(all_at_once())
-
-    def ask_fifty(self) -> list[str]:
-        """Ask fifty different questions, which are numbers, at the same time."""
-        requests = [msgspec.structs.replace(REQUEST, messages=(Message("user", str(n)),)) for n in range(50)]
-        return [response.text for response in self.ask_all(requests)]
+        return in_loop(all_at_once())
 
     def fails(self, request: ChatRequest = REQUEST) -> ModelError:
         """Ask, and give the error; none of the secrets may be in its text."""
@@ -120,7 +116,7 @@ class Client(NamedTuple):
             finally:
                 await self.model.aclose()
 
-        return asyncio.run(judged())
+        return in_loop(judged())
 
 
 def openai(base_url: str, **settings: object) -> Client:
@@ -131,24 +127,6 @@ def openai(base_url: str, **settings: object) -> Client:
 def anthropic(base_url: str, **settings: object) -> Client:
     fields = {**PATIENT, "provider": "anthropic", "base_url": base_url, "model": "claude-test", **settings}
     return Client(AnthropicModel(msgspec.convert(fields, ModelSettings), KEY))
-
-
-def requests_of(judge: Judge, trace: Trace) -> list[tuple[Message, Message]]:
-    """Render the requests of a judge, in the order of their material."""
-    rendered = (render(prompt) for prompt in judge.prompts(judge.prepare(trace)))
-    return sorted(rendered, key=lambda messages: messages[1].content)
-
-
-def by_heuristic(judge: Judge, trace: Trace) -> Behaviour:
-    """Answer each request of a judge as the built-in model does."""
-    prepared = judge.prepare(trace)
-    answers_by_prompt = {
-        render(prompt)[1].content: judge.heuristic(prepared, prompt) for prompt in judge.prompts(prepared)
-    }
-    texts = {
-        shown: answer if isinstance(answer, str) else json.dumps(answer) for shown, answer in answers_by_prompt.items()
-    }
-    return answers(lambda body: texts[body["messages"][-1]["content"]])
 
 
 class Certificate(NamedTuple):

@@ -3,27 +3,23 @@
 Beside tables a corpus of 317 answers in the forms that judge models write, and refusals in words in ten languages.
 """
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from families import OF_ANSWERS
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from judge_traces import SHORT, misread, outcome, table, yes_no_text
-from support.cases import each_case, in_parts
+from judge_traces import CORPORA, corpus, misread, outcome, table, yes_no_text
+from support.cases import each_case
 from support.tables import expand
 
-from judges.calling.evaluation import evaluate
 from judges.core.judge import AnsweredPrompt, Judge
 from judges.core.prompt import MATERIAL_RULES
-from judges.custom import instructions
 from judges.forms.yes_no import read
-from judges.models.scripted import ScriptedModel
 from judges.parsing import object_reader
 from judges.parsing.answer import (
     AnswerError,
@@ -140,23 +136,12 @@ class TestThoughts:
         assert misread(beside_thoughts, TABLES["beside thoughts"]) == {}
 
 
-CORPORA: Final = Path(__file__).parent / "corpora"
-CASES: Final = [json.loads(line) for line in (CORPORA / "answers.jsonl").read_text("utf-8").splitlines()]
+CASES: Final = corpus("answers")
 TRACES: Final = json.loads((CORPORA / "traces.json").read_text("utf-8"))
-BY_USER: Final = {
-    "formality": {"labels": ["formal", "semi_formal", "informal", "not applicable"], "pass": ["formal"]},
-    "politeness": {"integer": [1, 10]},
-}
 JUDGES: Final[Mapping[str, Judge]] = {
-    **catalogue(),
+    **OF_ANSWERS,
     "relevance_truth_completeness": catalogue()["relevance_truth_completeness"].configured({"reasoning": True}),
-    **{
-        name: instructions.make(name, {"instructions": "Rate {{ outputs }}.", "result": result})
-        for name, result in BY_USER.items()
-    },
 }
-SUPPORT: Final = ("ragbench", "ragbench_sources", "facts_grounding")
-"""Judges whose answers name sentences of the trace, which must exist."""
 REFUSALS, OTHERS = table("refusals").values()
 
 
@@ -218,20 +203,6 @@ class TestRefusals:
         assert len(refused) > 10
         assert [case["answer"] for case in refused if not is_refusal(case["answer"])] == []
 
-    def test_one_is_unscored_without_a_repair_request(self) -> None:
-        refusal = "I'm sorry, but I can't assist with that request."
-        cases = {name: [refusal, yes_no_text("yes")] for name in ("groundedness", "answer_relevance", *SUPPORT)}
-        # An unreadable answer is repaired first; then the model may decline.
-        cases["safety"] = ["Well, it is fine.", "I can't help with that."]
-        cases["relevance_truth_completeness"] = [refusal]
-        for name, answers in cases.items():
-            assessment = asyncio.run(evaluate(catalogue()[name], SHORT, ScriptedModel(answers)))
-            calls = 2 if name == "safety" else 1
-            assert (assessment.outcome, assessment.reason, len(assessment.calls)) == ("unscored", "refusal", calls), (
-                name
-            )
-        assert asyncio.run(evaluate(catalogue()["safety"], SHORT, ScriptedModel([refusal]))).reason == "refusal"
-
 
 WITHDRAWAL = table("withdrawal")
 OFFERED = ("yes", "no", "not applicable", *map(str, range(1, 6)))
@@ -281,13 +252,12 @@ READERS: Final[Mapping[str, Callable[[str], object]]] = {
     "withdrawals": withdraw,
     "slips": repair,
     "hostile lines": lambda text: outcome(objects, text) == "InvalidAnswerError",
-    "lines with slips": lambda text: objects(text) == [{"sentence": "a", "label": "b"}] * 4_000,
+    "lines with slips": lambda text: objects(text) == [{"sentence": "a", "label": "b"}] * 2_000,
 }
 LONG = table("long_answers")
 
 
-@in_parts(2)
-@each_case(("name", "written"), [(name, text) for name in READERS for text in LONG[name][1]], share="share")
+@each_case(("name", "written"), [(name, text) for name in READERS for text in LONG[name][1]])
 def test_long_texts_are_read_in_bounded_time(name: str, written: str) -> None:
     text, limit_s = expand(written), LONG[name][0]
 

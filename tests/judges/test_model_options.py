@@ -153,7 +153,7 @@ def test_scenes_are_those_of_the_golden_file() -> None:
     check_golden(Path(__file__).with_name("golden_options.txt"), "\n".join(lines) + "\n")
 
 
-def test_options_are_found_out_by_requests_under_way_together() -> None:
+def test_options_are_found_out_by_requests_under_way_together(endpoint: ChatEndpoint) -> None:
     """Whichever are refused, whatever is said, with whichever status: all is answered, with at most 4 more."""
     replies = {
         "unknown words": failing(400, 'json: unknown field "response_schema"'),
@@ -169,15 +169,15 @@ def test_options_are_found_out_by_requests_under_way_together() -> None:
     for (refused, required), (said, reply) in zip(pairs, itertools.cycle(replies.items()), strict=False):
         case = said, refused, required
         behaviour = functools.partial(refusing, fields=refused, reply=reply, required=required)
-        with ChatEndpoint(slow(0.01, behaviour)) as server:
-            model = client(server.base_url)
-            assert len(model.ask_often(16, BOUNDED)) == 16, case
-            assert len(server.calls) <= 16 + 4, (case, len(server.calls))
-            model.ask(BOUNDED)
-            kept = {"response_format", OLD, "temperature"} - refused
-            if OLD in refused and NEW not in refused and len(refused) < 3:
-                kept.add(NEW)
-            assert server.calls[-1].body.keys() & SENT == kept, case
+        endpoint.forget()
+        model, endpoint.behaviour = client(endpoint.base_url), slow(0.01, behaviour)
+        assert len(model.ask_often(8, BOUNDED)) == 8, case
+        assert len(endpoint.calls) <= 8 + 4, (case, len(endpoint.calls))
+        model.ask(BOUNDED)
+        kept = {"response_format", OLD, "temperature"} - refused
+        if OLD in refused and NEW not in refused and len(refused) < 3:
+            kept.add(NEW)
+        assert endpoint.calls[-1].body.keys() & SENT == kept, case
 
 
 def test_options_are_left_out_while_they_are_learnt_about_and_wait_for_no_request_that_hangs(

@@ -12,16 +12,15 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import msgspec
 import pytest
 from explorations import call, calling, contents, course, exploring, judged
-from families import FAMILIES, TRACE, Family, written
+from families import FAMILIES, OF_ANSWERS, TRACE, Family, written
 from hypothesis import given
 from hypothesis import strategies as st
-from judge_traces import SHORT, in_loop, yes_no_text
+from judge_traces import CORPORA, SHORT, corpus, in_loop, yes_no_text
 from support.cases import each_case
 from support.processes import slowness
 
@@ -30,13 +29,11 @@ from judges.core.judge import Judge
 from judges.core.model import ChatRequest
 from judges.core.prompt import ToolCall, neutralise, render
 from judges.core.verdict import Assessment
-from judges.custom import define
 from judges.models.scripted import ScriptedModel, Step
 from judges.parsing.echo import find_copies, is_echo, joined_pages
 from judges.registry import catalogue
 from tracejudge import Message, Span, Trace
 
-CORPORA: Final = Path(__file__).parent / "corpora"
 HOMOGLYPHS: Final = str.maketrans("aeopcyx", "\u0430\u0435\u043e\u0440\u0441\u0443\u0445")
 FULL_WIDTH: Final = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 ANSWER: Final = "The warranty runs for two years. It is free of charge."
@@ -50,7 +47,7 @@ ORDERS: Final[Mapping[str, str]] = {
 }
 
 
-FORMS: Final = [json.loads(line) for line in (CORPORA / "planted.jsonl").read_text("utf-8").splitlines()]
+FORMS: Final = corpus("planted")
 """``copied`` is what the model makes of a form where it does not copy it letter by letter."""
 
 
@@ -181,12 +178,11 @@ async def outcomes(family: Family, part: slice) -> tuple[dict[str, str], list[st
     return reached, lost
 
 
-SLOW = pytest.mark.slow("more forms; `make test` tries every ninth one on each family")
-WHOLE = pytest.mark.endurance("all forms; CI tries every fifth one on each family")
+WHOLE = pytest.mark.endurance("all forms; CI tries every ninth one on each family")
 PARTS = [
     pytest.param(family, slice((3 * start + number) % step, None, step), id=f"{name}, {step}", marks=marks)
     for number, (name, family) in enumerate(FAMILIES.items())
-    for start, step, marks in ((0, 9, ()), (1, 5, SLOW), (0, 1, WHOLE))
+    for start, step, marks in ((0, 9, ()), (0, 1, WHOLE))
 ]
 
 
@@ -206,22 +202,17 @@ FAMILY_OF: Final = {
     "politeness": "instructions: whole number",
     "relevance_truth_completeness": "three grades (long)",
 }
-LABELS: Final = {"labels": ["formal", "semi_formal", "informal", "not applicable"], "pass": ["formal"]}
-BY_USER: Final = {
-    "formality": define("formality", {"instructions": "How formal is {{ outputs }}?", "result": LABELS}),
-    "politeness": define("politeness", {"instructions": "Rate {{ outputs }}.", "result": {"integer": [1, 10]}}),
-}
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow("the other answers"))])
+OTHERS = pytest.mark.endurance("the other answers")
+
+
+@pytest.mark.parametrize("first", [0, *(pytest.param(place, marks=OTHERS) for place in (1, 2, 3))])
 def test_answers_of_real_models_are_read_as_they_are_without_a_planted_verdict(first: int) -> None:
     """The planted ones are the best and the worst in every form, so that none could be suppressed either."""
-    judges = {**catalogue(), **BY_USER}
     traces = json.loads((CORPORA / "traces.json").read_text("utf-8"))
     changed = []
-    lines = (CORPORA / "answers.jsonl").read_text("utf-8").splitlines()
-    for number, text in [*enumerate(lines)][first::2]:
-        line = json.loads(text)
+    for number, line in [*enumerate(corpus("answers"))][first::4]:
         family = FAMILIES[FAMILY_OF.get(line["judge"], "yes/no")]
         worlds = (family, replace(family, good=family.other))
         planted = "\n\n".join(filled(form["text"], each) for form in FORMS[number % 16 :: 16] for each in worlds)
@@ -230,7 +221,7 @@ def test_answers_of_real_models_are_read_as_they_are_without_a_planted_verdict(f
         hostile = msgspec.structs.replace(trace, input=f"{trace.input}\n\n{planted}")
         if not named:
             hostile = msgspec.structs.replace(hostile, output=f"{trace.output}\n\n{planted}")
-        plain, beside = (says(judges[line["judge"]], each, line["answer"]) for each in (trace, hostile))
+        plain, beside = (says(OF_ANSWERS[line["judge"]], each, line["answer"]) for each in (trace, hostile))
         # An answer of one word may be a line of the trace, and is then requested once more.
         compared = slice(2 if len(line["answer"].split()) == 1 else 3)
         if plain[compared] != beside[compared]:

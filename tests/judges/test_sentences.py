@@ -1,18 +1,15 @@
 """Sentences: one division for prompts, keys and checks; excerpts, which stand in the source or divide into pieces."""
 
-import json
 import time
 from collections.abc import Iterator
 from functools import cache
 from itertools import accumulate, islice, pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_traces import table
-from support.cases import each_case, in_parts
+from judge_traces import corpus, table
+from support.cases import each_case
 from support.processes import slowness
 
 from judges.catalog.ragbench import SPECIAL_WORDS
@@ -24,9 +21,7 @@ from judges.parsing.plain import simplify
 from judges.parsing.sentences import letters, split, units
 
 TABLES = table("sentences")
-CORPUS: list[dict[str, Any]] = [
-    json.loads(line) for line in (Path(__file__).parent / "corpora" / "sentences.jsonl").read_text("utf-8").splitlines()
-]
+CORPUS = corpus("sentences")
 MARKUP = "<>`~|#-=:.,;!?\"'()[]{}*_/ \t\n\r0aZ\u3002\u0e01\u2026"
 
 
@@ -63,14 +58,13 @@ class TestDivision:
             readable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             assert list(filter(str.isalnum, "".join(parts))) == list(filter(str.isalnum, readable))
 
-    @pytest.mark.slow("a second of CPU, for what shorter tests touch too")
     def test_texts_of_one_repeated_form_take_time_in_proportion_to_their_length(self) -> None:
         slow = {}
         for form in TABLES["repeated"][0]:
-            text = form * (30_000 // len(form)) + " One. Two."
+            text = form * (8_000 // len(form)) + " One. Two."
             start = time.thread_time()
             split(text)
-            if (took := time.thread_time() - start) > 0.6 * slowness():
+            if (took := time.thread_time() - start) > 0.2 * slowness():
                 slow[form] = took
         assert slow == {}
 
@@ -145,16 +139,15 @@ class TestKeyed:
 
 
 EXCERPTS = table("excerpts")
-CORPORA = Path(__file__).parent / "corpora"
-CORPUS_OF_EXCERPTS: list[dict[str, Any]] = [
-    json.loads(line)
-    for name in ("evidence", "seams")
-    for line in (CORPORA / f"{name}.jsonl").read_text("utf-8").splitlines()
-]
+CORPUS_OF_EXCERPTS = corpus("evidence") + corpus("seams")
 WARRANTY = (
     "All devices come with a warranty of two years, which covers faults in material. It doesn't cover wear. "
     "Batteries are excluded. The fee is 12.5 % (see 4.2), not 125 %, and it's due at 10:30.\n"
     "See \u201cReturns\u201d: an RMA number is needed, e.g. RMA-7.[1] No refunds! Ask us."
+)
+IN_ANY_CASE = (
+    *("Расходы не возмещаются.", "สินค้ารับประกัน", "لا تُسترد الرسوم؟", "銭荷は「二重」です。"),
+    "die Stra\u00dfe nach \u0130stanbul",
 )
 NAMED = [
     *((name, text, True) for name, text in EXCERPTS["found"].items()),
@@ -169,6 +162,8 @@ def test_excerpts_are_found_where_a_reader_finds_them(searched: int | None, monk
         monkeypatch.setattr(evidence, "_SEARCHED_CHARS", searched)  # the index takes over at once
     cases = [(name, Source([WARRANTY]), text, is_found) for name, text, is_found in NAMED]
     cases += [(excerpt, Source([text]), excerpt, is_found) for text, excerpt, is_found in EXCERPTS["forms"]]
+    for text in IN_ANY_CASE:
+        cases += [(each, Source([f"One. {text} Two."]), each, True) for each in (text, text.upper())]
     for case in CORPUS_OF_EXCERPTS:
         source = Source(case.get("documents") or [case["source"]], case.get("names", ()))
         cases.append((case["why"], source, case["excerpt"], case["found"]))
@@ -183,15 +178,6 @@ def test_pieces_may_come_from_any_of_several_texts_and_do_not_run_over() -> None
     assert not source.holds("text ends here and a second one")
     for texts in ((), ("",), ("...", " ")):
         assert not Source(texts).holds("anything at all"), texts
-
-
-def test_a_text_holds_itself_in_any_case() -> None:
-    for text in (
-        *("Расходы не возмещаются.", "สินค้ารับประกัน", "لا تُسترد الرسوم؟", "銭荷は「二重」です。"),
-        "die Stra\u00dfe nach \u0130stanbul",
-    ):
-        assert Source([f"One. {text} Two."]).holds(text), text
-        assert Source([f"One. {text} Two."]).holds(text.upper()), text
 
 
 @given(
@@ -249,7 +235,7 @@ def test_agrees_with_trying_every_division(searched: int, texts: list[str], word
     assert source.holds(" ".join(words)) == divisible(tuple(words), texts)
 
 
-CHARS = 24_000
+CHARS = 12_000
 HEAVY = {
     "one character": ("a" * CHARS, "a" * CHARS),
     "one word": ("a " * (CHARS // 2), "a " * (CHARS // 2)),
@@ -277,8 +263,7 @@ HEAVY = {
 }
 
 
-@in_parts(3)
-@each_case(("text", "excerpt"), HEAVY.values(), ids=HEAVY, share="share")
+@each_case(("text", "excerpt"), HEAVY.values(), ids=HEAVY)
 def test_long_and_repetitive_texts_take_no_more_than_their_length(text: str, excerpt: str) -> None:
     start = time.thread_time()
     Source([text]).holds(excerpt)
@@ -286,8 +271,8 @@ def test_long_and_repetitive_texts_take_no_more_than_their_length(text: str, exc
 
 
 def test_many_excerpts_take_no_more_than_their_length() -> None:
-    """Searches alone would take 20 s: 1000 times through 28 kB, failing late at every place."""
+    """Searches alone would take 6 s: 300 times through 28 kB, failing late at every place."""
     source = Source(["a " * 14_000 + "b " + "c " * 100])
     start = time.thread_time()
-    assert not any(source.holds("a " * 30 + "b " + "c " * 30 + "a ") for _ in range(1000))
-    assert time.thread_time() - start < 5
+    assert not any(source.holds("a " * 30 + "b " + "c " * 30 + "a ") for _ in range(300))
+    assert time.thread_time() - start < 2

@@ -390,12 +390,8 @@ def panel_worker(new_worker: Workers, *, a: Any = YES, b: Any = YES, c: Any = NO
     """Set up a worker whose models say each its own."""
     worker = new_worker(**{**SETUP, **settings})
     for name, step in {"first": a, "default": b, "last": c}.items():
-        worker.models[name] = _following(step, MODELS[name])
+        worker.models[name] = HeldModel((step,), MODELS[name])
     return worker
-
-
-def _following(step: Step | str | Answering, settings: ModelSettings) -> HeldModel:
-    return HeldModel((step,), settings)
 
 
 def chosen(keyspace: Keyspace, count: int = 1, **settings: Any) -> dict[str, str]:

@@ -89,7 +89,8 @@ class Limited:
     def shown(self) -> str:
         """Write what the page says of calls, what they cost, and the circuit."""
         names = ("request_duration_seconds_count", "tokens_total", "cost_usd_total", "in_flight", "circuit_open")
-        samples = [(name, each) for name in names for each in self.page.samples(f"tracejudge_judge_{name}")]
+        page = self.page
+        samples = [(name, each) for name in names for each in page.samples(f"tracejudge_judge_{name}")]
         return "\n".join(f"  {name} {' '.join(each.labels.values())}: {each.value:.6g}" for name, each in samples)
 
 
@@ -325,12 +326,14 @@ class TestRetries:
         assert alone == [3.0, 3.0, 3.0, None], "as long as the endpoint says"
         assert retries.pause_s(AWAY, 1) is None, "a rate limit needs no budget, and this does"
 
+    def test_backoff_without_jitter_and_with_all_of_it(self) -> None:
+        assert [backoff_s(failed, 0.5, 8.0) for failed in range(6)] == [0.5, 1, 2, 4, 8, 8]
+        assert backoff_s(5, 0.5, 8.0, 0.0, lambda low, _high: low) == 0, "full jitter"
+
     @given(st.integers(0, 10**9), st.integers())
     def test_backoff_doubles_and_is_bounded(self, failed: int, seed: int) -> None:
         pause_s = backoff_s(failed, 0.5, 8.0, 0.75, random.Random(seed).uniform)
         assert 0.75 <= pause_s / min(8.0, 0.5 * 2 ** min(failed, 20)) <= 1
-        assert [backoff_s(failed, 0.5, 8.0) for failed in range(6)] == [0.5, 1, 2, 4, 8, 8]
-        assert backoff_s(5, 0.5, 8.0, 0.0, lambda low, _high: low) == 0, "full jitter"
 
     @given(st.lists(st.booleans(), max_size=2000))
     def test_the_budget_never_pays_for_more_than_was_earned_and_reserved(self, first: list[bool]) -> None:

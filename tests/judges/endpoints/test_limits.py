@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import limit_simulation as sim
 import pytest
@@ -18,7 +18,7 @@ from support.cases import each_case, in_parts
 from support.tables import check_golden, read_table
 from support.virtual_time import run_virtually
 
-from judges.core.model import ChatResponse, ModelError, ModelTimeoutError, ModelUnavailableError, Quota, Window
+from judges.core.model import ModelTimeoutError, ModelUnavailableError, Quota, Window
 from judges.endpoints.availability import Circuit, RateLimitState
 from judges.endpoints.circuit_log import CircuitLog
 from judges.endpoints.concurrency import AdaptiveLimit
@@ -40,7 +40,7 @@ class TestLimit:
         assert min(seen.between(60, 120)) >= 700
         assert seen.rate(60, 120) >= 0.95 * 500
 
-    @in_parts(3)
+    @in_parts(3, rarely=(1, 2))
     @each_case(
         ("kind", "places", "service_s"),
         [(kind, *server) for kind in (sim.queueing, sim.batching) for server in ((32, 0.05), (100, 1.0), (200, 2.0))],
@@ -155,43 +155,28 @@ class TestLimit:
             number += pause
 
 
-class Endpoint(NamedTuple):
-    """Answers after `latency_s`, more slowly beyond `knee` calls; of all calls these shares hang or are refused."""
+async def rate(latency_s: float, knee: int, hang: float, most: int, diary: Diary) -> float:
+    """Return the answers per second to callers who always want more.
 
-    latency_s: float
-    knee: int = 1000
-    hang: float = 0.0
-    refuse: float = 0.0
-
-    def allowed(self, most: int) -> float:
-        """Return the answers per second with `most` calls in flight, and never fewer than `knee`."""
-        busy = most * (1 - self.hang) / ((1 - self.hang) * self.latency_s + self.hang * TIMEOUT_S)
-        return min(busy, self.knee / self.latency_s)
-
-
-async def rate(endpoint: Endpoint, most: int, diary: Diary) -> float:
-    """Return the answers per second to callers who always want more."""
+    The endpoint answers more slowly beyond ``knee`` calls, and of all calls the share ``hang`` has no answer.
+    """
     draw, loop = random.Random(1), asyncio.get_running_loop()
-    latency, limiter = sim.lognormal(endpoint.latency_s, 0.5, draw), make_limiter(most, 600.0, diary)
+    latency, limiter = sim.lognormal(latency_s, 0.5, draw), make_limiter(most, 600.0, diary)
     served = answered = 0
 
     async def caller() -> None:
         nonlocal served, answered
         while True:
-            permit, drawn = await limiter.acquire(str(draw.random())), draw.random()
-            result: ChatResponse | ModelError = OK
-            if drawn < endpoint.hang:
+            permit = await limiter.acquire(str(draw.random()))
+            if draw.random() < hang:
                 await asyncio.sleep(TIMEOUT_S)
-                result = LATE
-            elif drawn < endpoint.hang + endpoint.refuse:
-                await asyncio.sleep(0.02)
-                result = rejection()
-            else:
-                served += 1
-                await asyncio.sleep(latency() * max(1.0, served / endpoint.knee))
-                served -= 1
-                answered += 1
-            limiter.release(permit, result)
+                limiter.release(permit, LATE)
+                continue
+            served += 1
+            await asyncio.sleep(latency() * max(1.0, served / knee))
+            served -= 1
+            answered += 1
+            limiter.release(permit, OK)
 
     callers = [asyncio.ensure_future(caller()) for _ in range(2 * most)]
     await asyncio.sleep(100.0)
@@ -203,22 +188,17 @@ async def rate(endpoint: Endpoint, most: int, diary: Diary) -> float:
 
 
 class TestHangingCalls:
-    @in_parts(3)
     @each_case(
-        ("endpoint", "most", "least"),
-        [
-            (Endpoint(0.25, knee=24, hang=0.05), 256, 0.9),
-            (Endpoint(2.0, hang=0.05, refuse=0.01), 256, 0.9),
-            (Endpoint(0.5, knee=24, hang=0.2), 256, 0.7),
-            (Endpoint(2.0, knee=8, hang=0.1), 32, 0.7),
-            (Endpoint(0.25, knee=16, hang=0.01), 256, 0.95),
-            (Endpoint(1.0, refuse=0.01), 64, 0.95),
-        ],
-        share="share",
+        ("latency_s", "knee", "hang", "most", "least"),
+        [(0.5, 24, 0.2, 256, 0.7), (2.0, 8, 0.1, 32, 0.7), (2.0, 1000, 0.05, 256, 0.9)],
     )
-    def test_others_keep_nearly_the_rate_of_all_slots(self, endpoint: Endpoint, most: int, least: float) -> None:
+    def test_others_keep_nearly_the_rate_of_all_slots(
+        self, latency_s: float, knee: int, hang: float, most: int, least: float
+    ) -> None:
         diary = Diary()
-        assert run_virtually(rate(endpoint, most, diary)) >= least * endpoint.allowed(most)
+        busy = most * (1 - hang) / ((1 - hang) * latency_s + hang * TIMEOUT_S)
+        of_all_slots = min(busy, knee / latency_s)
+        assert run_virtually(rate(latency_s, knee, hang, most, diary)) >= least * of_all_slots
         assert not [event for event, _ in diary.events if event.startswith("opened")]
 
     @virtually
