@@ -99,6 +99,14 @@ def a_thread_that_starts(delay_s):
     time.sleep(delay_s)
     assert ended_well(publish_in_child("child"))
 
+def an_end():
+    publish("parent")
+    child = os.fork()
+    if child == 0:
+        publish("child")
+        sys.exit()
+    assert ended_well(child)
+
 def past_the_hook():
     # The child keeps what others did to the interpreter's own lock: so the thread sleeps, and asks for nothing.
     import ctypes
@@ -134,7 +142,7 @@ def run(function, *arguments):
         sys.exit()
     assert ended_well(child), function.__name__
 
-for function in (what_waits, held_locks, imports, past_the_hook):
+for function in (what_waits, held_locks, imports, an_end, past_the_hook):
     run(function)
 for delay_s in (0, 0.01, 0.05):
     run(a_thread_that_starts, delay_s)
@@ -154,6 +162,7 @@ def test_forks_deliver_everything_once_and_harm_neither_side(host: Host) -> None
     waited.assert_accounting_balances()
     assert left("held_locks").outputs == ["child", "child anew", "parent"]
     assert left("a_thread_that_starts").outputs == sorted(["child", "parent"] * 3)
+    assert sorted(left("an_end").by_producer.values()) == [["child"], ["parent"]]
     assert sorted(left("past_the_hook").by_producer.values()) == [["child"], ["parent"]]
 
 
@@ -299,7 +308,7 @@ def application(environ, start_response):
 
 
 @pytest.mark.faults
-@pytest.mark.slow("a server of a third party; the pools are forked in the same way")
+@pytest.mark.endurance("a server of a third party; FORKS has a child that is forked and ends in the same way")
 def test_gunicorn_with_a_preloaded_app_and_four_workers(host: Host) -> None:
     host.write("web.py", Host.PATIENT + BEGIN + WEB)
     port = free_port()
