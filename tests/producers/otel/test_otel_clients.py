@@ -118,6 +118,8 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
     # As it comes: what is measured is there, and no text is made up.
     "official without content": ("official", {CAPTURE: "NO_CONTENT"}),
     "the completion hook": ("official", HOOK),
+    "twice": ("arize", {"OPENINFERENCE_ENABLE_GENAI_SEMCONV": "true"}),
+    "hidden": ("arize", {"OPENINFERENCE_HIDE_INPUTS": "true", "OPENINFERENCE_HIDE_OUTPUTS": "true"}),
 }
 
 
@@ -149,22 +151,22 @@ def normalised(trace: Fields, port: int) -> Fields:
 @pytest.mark.timeout(300)
 def test_each_instrumentation_leaves_the_traces_of_its_file(host: Host, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = a_tool_first
-
-    def run_service(dialect: str, **variables: str) -> list[Fields]:
-        """Answer from documents and with a tool under an instrumentation, and read the traces it left, normalised."""
-        host.prefix += "-next"
-        file = Path(__file__).parent / "programs" / "service.py"
-        variables = {CAPTURE: "SPAN_ONLY", "PYTHONWARNINGS": "ignore", **variables}
-        host.end(host.begin(file, dialect, endpoint.base_url, **variables))
-        return [normalised(trace, endpoint.port) for trace in host.left().traces]
-
-    left = {name: run_service(dialect, **variables) for name, (dialect, variables) in CASES.items()}
+    base = {CAPTURE: "SPAN_ONLY"}
+    runs = [
+        (dialect, {**base, **variables, "TRACEJUDGE_PREFIX": f"{host.prefix}-{place}"})
+        for place, (dialect, variables) in enumerate(CASES.values())
+    ]
+    file = Path(__file__).parent / "programs" / "service.py"
+    host.end(host.begin(file, endpoint.base_url, json.dumps(runs), PYTHONWARNINGS="ignore"))
+    stored = {name: Host(host.folder, host.url, f"{host.prefix}-{place}").left() for place, name in enumerate(CASES)}
+    left = {name: [normalised(trace, endpoint.port) for trace in each.traces] for name, each in stored.items()}
+    twice_documents, twice = left.pop("twice")
+    hidden, _ = left.pop("hidden")
     if os.environ.get("UPDATE_GOLDEN") == "1":
         GOLDEN.write_text(json.dumps(left, indent=1) + "\n")
     expected = json.loads(GOLDEN.read_text())
     assert {name: traces for name, traces in left.items() if traces != expected[name]} == {}
     plain_documents, plain = left["arize"]
-    twice_documents, twice = run_service("arize", OPENINFERENCE_ENABLE_GENAI_SEMCONV="true")
     names = {"llm.model_name", "gen_ai.request.model"}
     assert any(names <= each.get("attributes", {}).keys() for each in twice["spans"]), (
         "each is written in both, and read once"
@@ -173,7 +175,6 @@ def test_each_instrumentation_leaves_the_traces_of_its_file(host: Host, endpoint
         spans = [[{**span, "attributes": {}} for span in each["spans"]] for each in (trace, expected)]
         assert spans[0] == spans[1]
         assert {**trace, "spans": []} == {**expected, "response_id": trace["response_id"], "spans": []}
-    hidden, _ = run_service("arize", OPENINFERENCE_HIDE_INPUTS="true", OPENINFERENCE_HIDE_OUTPUTS="true")
     assert "REDACTED" not in str(hidden), "hidden texts are no texts"
     hides = {"input", "messages", "context", "response_id"}
     shown = {name: plain_documents[name] for name in plain_documents if name not in hides}

@@ -1,11 +1,11 @@
-"""A service in a process of its own, instrumented as its argument says: instrumentations patch for good.
+"""Services in processes of their own, instrumented as an argument says: instrumentations patch for good.
 
-    python service.py official|arize|traceloop BASE_URL
+    python service.py BASE_URL '[["official"|"arize"|"traceloop", {VARIABLE: VALUE}], …]'
 
-It sets up OpenTelemetry with our exporter, unless a variable names our completion hook, and answers one question from
-documents and one with a tool, through the real client of OpenAI. TRACEJUDGE_* variables say where traces
-go. Documents and tool are written by OpenTelemetry's GenAI utilities (official), by OpenInference's tracer (arize), and
-as OpenLLMetry's vector stores and decorators do (traceloop).
+They are forked one after the other, as all import the same. Each sets up OpenTelemetry with our exporter, unless a
+variable names our completion hook, and answers one question from documents and one with a tool, through the real client
+of OpenAI. TRACEJUDGE_* variables say where traces go. Documents and tool are written by OpenTelemetry's GenAI utilities
+(official), by OpenInference's tracer (arize), and as OpenLLMetry's vector stores and decorators do (traceloop).
 """
 
 import importlib
@@ -37,6 +37,10 @@ HISTORY = [
 TOOLS = [{"type": "function", "function": {"name": "track", "parameters": {"type": "object", "properties": {}}}}]
 INSTRUMENTORS = {"official": "opentelemetry.instrumentation.genai.openai"}
 INSTRUMENTORS |= {"arize": "openinference.instrumentation.openai", "traceloop": "opentelemetry.instrumentation.openai"}
+
+# What each would import by itself, later.
+OF_ALL = ("openai.resources.chat", "openinference.instrumentation", "opentelemetry.util.genai.handler")
+OF_ALL += ("tracejudge.delivery.encoding", "tracejudge.delivery.transport")
 
 
 def handler() -> Any:
@@ -134,4 +138,12 @@ def main(name: str, base_url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    for module in (*INSTRUMENTORS.values(), *OF_ALL):
+        importlib.import_module(module)
+    for name, variables in json.loads(sys.argv[2]):
+        child = os.fork()
+        if child == 0:
+            os.environ |= variables
+            main(name, sys.argv[1])
+            sys.exit()
+        assert os.waitpid(child, 0)[1] == 0, (name, variables)
