@@ -1,8 +1,8 @@
 """Scores in Phoenix and MLflow as they are published, read back through their own APIs.
 
-Both run in environments of their own. In CI the user's spans are sent by OTLP to MLflow after the verdicts, and the
-worker dies in the middle, before it acknowledges. `make test-long` does so with Phoenix, which takes 25 s of CPU to
-start, and restarts the server too. Other faults of a server, and the form of each request: test_receivers.py.
+Both run in environments of their own. The user's spans are sent by OTLP before the verdicts or after them, the worker
+dies in the middle, before it acknowledges, and MLflow is restarted there. Other faults of a server, and the form of
+each request: test_receivers.py.
 """
 
 import os
@@ -136,13 +136,8 @@ def mlflow(folder: Path) -> Product:
     return Product({"kind": "mlflow", "url": url, "experiment": "0"}, serve, spans, values)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(mlflow, marks=pytest.mark.slow("starts MLflow")),
-        pytest.param(phoenix, marks=pytest.mark.endurance("starts Phoenix twice, a minute of CPU")),
-    ],
-)
+@pytest.mark.slow("starts Phoenix and MLflow")
+@pytest.mark.parametrize("make", [phoenix, mlflow])
 def test_scores_are_on_traces(
     keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Product]
 ) -> None:
@@ -161,7 +156,7 @@ def test_scores_are_on_traces(
             # This worker dies before it acknowledges.
             patched.setattr(type(first.exporter), "_acknowledge_delivered", lambda _self: None)
             wait_until(lambda: first.turn() or len(product.found()) == COUNT // 2, what="the first half")
-        if make is phoenix:
+        if make is mlflow:  # Phoenix takes 25 s of CPU to start.
             server.close()
             server.enter_context(product.serve())
         product.spans(verdicts[COUNT // 2 :])
