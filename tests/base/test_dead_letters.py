@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.fixtures import one_redis
 from support.judging import Workers, assert_settled, choose, failing, judged, letters
 from support.passes import (
     OLD_S,
@@ -35,6 +36,7 @@ from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.core.queue.ledger import AUTO_RETRY_DELAYS_S, FinalVerdict, Ledger
 from worker.core.storage.client import StoreError
 
+any_redis_server = one_redis  # test_cli_dead.py runs the scripts on the newest
 Stages = Callable[..., AutoRetry]
 MODELS = {"default": ModelSettings(provider="scripted", model="scripted")}
 REJECTED = ModelRejectedError("no")
@@ -352,7 +354,7 @@ def do(keyspace: Keyspace, doing: str, number: int, reason: str) -> None:
                 keyspace.client.zrem(keyspace.keys.leases, batch_id)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=14))
 def test_it_is_in_one_place(fresh_keyspaces: Callable[[], Keyspace], steps: list[tuple[str, int, str]]) -> None:
     keyspace = fresh_keyspaces()

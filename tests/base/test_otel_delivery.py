@@ -10,6 +10,7 @@ import pytest
 from otel_parts import Delivered, Senders, numbered, pending, senders
 from structlog.testing import capture_logs
 from support.cases import each_case
+from support.fixtures import one_redis
 from support.otlp import (
     Accept,
     Behaviour,
@@ -31,6 +32,7 @@ from worker.core.export.prometheus import PrometheusExporter
 from worker.core.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.usefixtures("_short_reads")
+any_redis_server = one_redis  # test_otel_export.py runs on both
 ACCEPT = Accept()
 JSON = "application/json"
 NUMBERS = b'{"partialSuccess":{"rejectedSpans":"1","rejectedLogRecords":2,"more":0}}'
