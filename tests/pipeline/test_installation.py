@@ -83,7 +83,7 @@ def test_workers_that_serve_parts_judge_the_batches_of_all(on_cluster: Pipeline,
         worker.counted(exported if number == 0 else TRACES - exported)
 
 
-@pytest.mark.slow("a cluster of six servers, and two starts of a worker")
+@pytest.mark.endurance("two starts of a worker; tests/core/test_cluster_store.py refuses another number")
 def test_a_worker_with_another_number_and_one_with_the_address_of_a_node_say_so(
     on_cluster: Pipeline, cluster: Cluster, clustered: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +108,7 @@ def test_a_worker_with_another_number_and_one_with_the_address_of_a_node_say_so(
 CONFIG = (Path(__file__).parent / "data/installation.toml").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow("three programs; `tests/base/test_doctor_models.py` tests the finding")
+@pytest.mark.endurance("three programs; `tests/base/test_doctor_models.py` tests the finding")
 @pytest.mark.usefixtures("_patient_doctor")
 def test_worker_gateway_and_board_have_the_file_s_or_are_named(
     run: Run, tmp_path: Path, redis_url: str, prefix: str
