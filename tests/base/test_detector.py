@@ -128,6 +128,10 @@ def test_limits_follow_the_formula_and_the_budget() -> None:
     unsure = limits_of(msgspec.structs.replace(norm, error=0.01), Moments(), series=100)
     assert log_limits.limits[0] + 2 < unsure.limits[0] < log_limits.limits[0] + 2.5
     assert log_limits.limits[1] + 0.5 < unsure.limits[1] < log_limits.limits[1] + 0.7
+    # Five judgements an hour find 20 points within a day.
+    few = flat(0.9, 5 * 168)
+    limits = limits_of(few, Moments(), series=20)
+    assert (delay_hours(few, limits, 0.2) < 15, delay_hours(few, limits, 0.01)) == (True, math.inf)
     # The factor solves Lundberg's equation.
     alike = {Session(5, 0, (0.9, 0.9)): 800.0, Session(4, 1, (0.9, 0.9)): 120.0, Session(0, 5, (0.9, 0.9)): 80.0}
     # Many short sessions and a few long ones that fail as a whole, at day and at night, with weights.
@@ -208,25 +212,6 @@ def test_one_incident_is_one_alarm_and_its_buckets_are_masked() -> None:
             for bucket in range(50):
                 step(state, bucket, passed, failed, expected=(expected, expected), limits=LIMITS)
             assert all(math.isfinite(each) for each in (*state.sums, state.recovery)), (expected, passed)
-
-
-def test_a_new_service_is_compared_with_its_objective() -> None:
-    norm = flat(0.9, 5 * 168)
-    limits, state = limits_of(norm, Moments(), series=20), State()
-    chance = np.random.default_rng(3)
-    change = None
-    for bucket in range(14 * 288):
-        judged = int(chance.poisson(5 / 12))
-        passed = int(chance.binomial(judged, 0.7))
-        change = step(state, bucket, passed, judged - passed, expected=norm.expected(bucket // 12), limits=limits)
-        if change:
-            break
-    assert change is not None
-    assert change.size == pytest.approx(0.2, abs=0.12)
-    # Five judgements an hour find 20 points within a day.
-    assert bucket < 288
-    assert delay_hours(norm, limits, 0.2) < 15
-    assert delay_hours(norm, limits, 0.01) == math.inf
 
 
 def test_the_begin_of_a_drop_has_an_interval_and_the_segment_that_fell_is_named() -> None:
