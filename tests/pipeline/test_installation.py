@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from support.pipeline import Pipeline, Worker
 from support.processes import Program, wait_until
 from support.stages import PARTITIONS, home
 
-from worker.core.storage.client import Store
+from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import Keys
 from worker.core.telemetry.health import live_workers
 
@@ -48,7 +48,7 @@ def serve(pipeline: Pipeline, tmp_path: Path, *served: Sequence[str]) -> list[Wo
 
 @pytest.mark.usefixtures("_patient_doctor")
 def test_a_service_a_worker_and_all_commands_that_look_on_a_cluster(
-    on_cluster: Pipeline, clustered: Run, tmp_path: Path
+    on_cluster: Pipeline, cluster: Cluster, clustered: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (worker,) = serve(on_cluster, tmp_path, ())
     worker.counted(TRACES)
@@ -73,6 +73,18 @@ def test_a_service_a_worker_and_all_commands_that_look_on_a_cluster(
     parts = wait_until(only_persistence, 30, "doctor to find nothing broken but persistence")
     names = {part["name"] for part in parts}
     assert {f"partition {number}: role judge" for number in range(PARTITIONS)} <= names
+    # The address of one of its nodes is none of a Redis that serves.
+    monkeypatch.delenv("TRACEJUDGE_PARTITIONS")
+    keys, node = on_cluster.keys, cluster.nodes[0].address
+    monkeypatch.setenv("TRACEJUDGE_REDIS_URL", f"redis://{node}")
+    parts = [part for part in clustered("doctor", "--json").document["parts"] if part["name"] == "redis role"]
+    assert [part["mend"] for part in parts] == ["set redis_url to redis+cluster://host:port"]
+    elsewhere = next(each for each in cluster.nodes if each is not cluster.master_of(keys.layout))
+    with (
+        closing(Store(f"redis://{elsewhere.address}", keys)) as store,
+        pytest.raises(StoreError, match=r"Redis is a cluster, .*: write redis_url as redis\+cluster://host:port"),
+    ):
+        store.call(lambda client: client.get(keys.layout))
 
 
 @pytest.mark.slow("two workers on a cluster; the test above is the short one")
@@ -83,9 +95,9 @@ def test_workers_that_serve_parts_judge_the_batches_of_all(on_cluster: Pipeline,
         worker.counted(exported if number == 0 else TRACES - exported)
 
 
-@pytest.mark.slow("a cluster of six servers, and two starts of a worker")
+@pytest.mark.endurance("two starts of a worker; tests/core/test_cluster_store.py refuses another number")
 def test_a_worker_with_another_number_and_one_with_the_address_of_a_node_say_so(
-    on_cluster: Pipeline, cluster: Cluster, clustered: Run, monkeypatch: pytest.MonkeyPatch
+    on_cluster: Pipeline, cluster: Cluster
 ) -> None:
     for store in on_cluster.stores:
         store.open()
@@ -98,17 +110,12 @@ def test_a_worker_with_another_number_and_one_with_the_address_of_a_node_say_so(
     stray = on_cluster.worker(wait=False, redis_url=f"redis://{cluster.nodes[0].address}", partitions=None).program
     stray.wait_for(r"Redis is a cluster, or its slots have moved: write redis_url as redis\+cluster://host:port")
     assert stray.terminate() == 0, "it tries again, as with a Redis that is away"
-    monkeypatch.delenv("TRACEJUDGE_PARTITIONS")
-    for node in cluster.nodes:
-        monkeypatch.setenv("TRACEJUDGE_REDIS_URL", f"redis://{node.address}")
-        parts = {part["name"]: part for part in clustered("doctor", "--json").document["parts"]}
-        assert parts["redis role"]["mend"] == "set redis_url to redis+cluster://host:port", node.address
 
 
 CONFIG = (Path(__file__).parent / "data/installation.toml").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow("three programs; `tests/base/test_doctor_models.py` tests the finding")
+@pytest.mark.endurance("three programs; `tests/base/test_doctor_models.py` tests the finding")
 @pytest.mark.usefixtures("_patient_doctor")
 def test_worker_gateway_and_board_have_the_file_s_or_are_named(
     run: Run, tmp_path: Path, redis_url: str, prefix: str

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec import structs
 from support.board import serving
+from support.fixtures import newest_redis
 from support.judging import MODEL, PANEL, YES, JudgingWorker, Workers, choose
 from support.judging import MODELS as MEMBERS
 from support.passes import Replays
@@ -35,6 +36,7 @@ from worker.features.report.figures import Period, Scope, make_report
 from worker.features.report.sources import read_redis
 from worker.features.report.text import as_text
 
+any_redis_server = newest_redis
 TABLE = read_table(__file__, "judging")
 """A trace that every judge can judge, settings of judges that give them other versions, and what no judge can judge."""
 TRACE = msgspec.convert(TABLE["trace"], tracejudge.Trace)

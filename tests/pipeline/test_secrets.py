@@ -143,7 +143,7 @@ def run_of(
         (),
         pytest.param(
             ("-m", "celery", "-A", "worker", "worker", "--loglevel", "debug"),
-            marks=pytest.mark.slow("a second variant"),
+            marks=pytest.mark.endurance("a second variant"),
         ),
     ],
     ids=["tracejudge", "celery"],

@@ -99,15 +99,6 @@ def scripted(*answers: object, fails: bool = True, **model: Any) -> str:
     return json.dumps({"default": settings})
 
 
-def check_help(run: Run, verb: Sequence[str], expected: Sequence[str]) -> None:
-    """Check that the help of a verb names these options."""
-    ended = run(*verb, "--help")
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.out.startswith(f"Usage: tracejudge {' '.join(verb)} ")
-    assert [text for text in expected if text not in words(ended.out)] == []
-    assert run(*verb, "-h") == ended
-
-
 # --- tables of commands and how they end ---
 def check_commands(
     run: Run, monkeypatch: pytest.MonkeyPatch, cases: dict[str, Any], prepare: Callable[[], object] = lambda: None
