@@ -241,7 +241,7 @@ verb=$1; shift
 if [ $verb = install ]; then exec {here} -m uv --quiet pip install --python $python "$@"; fi
 exec {here} -m pip --python $python $verb "$@"
 """
-"""Our pip; the cache of uv has most of the packages. Only what is imported is compiled, below /tmp, by its first user."""
+"""Our pip; the cache of uv has most packages. What is imported is compiled below /tmp, by its first user."""
 
 
 @dataclass
