@@ -137,58 +137,63 @@ def test_a_command_without_its_extra_says_so_in_one_line(installed: Path, tmp_pa
 
 @BUILT
 def test_another_package_of_our_names_is_reported_in_one_line(installed: Path, tmp_path: Path) -> None:
-    for name, commands in (("judges", ("worker", "doctor")), ("worker", ("worker", "demo"))):
+    for name, command in (("judges", "doctor"), ("worker", "worker")):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "__init__.py").write_text("raise RuntimeError('a package of the user')\n")
-        for command in commands:
-            done = run([installed / "tracejudge", command], tmp_path, {"PYTHONPATH": str(tmp_path)})
-            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-            assert f"another package `{name}`, {folder}, before TraceJudge's" in done.stderr
-        # Without PYTHONPATH the folder is not found.
-        assert run([installed / "tracejudge", "judges"], tmp_path).returncode == 0
+        done = run([installed / "tracejudge", command], tmp_path, {"PYTHONPATH": str(tmp_path)})
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+        assert f"another package `{name}`, {folder}, before TraceJudge's" in done.stderr
         shutil.rmtree(folder)
     (tmp_path / "judges").mkdir()
     (tmp_path / "judges" / "__init__.py").write_text("")
+    # Without PYTHONPATH the folder is not found, except by Celery, which imports from where it is started.
+    assert run([installed / "tracejudge", "judges"], tmp_path).returncode == 0
     done = run([installed / "celery", "-A", "worker", "worker"], tmp_path)
-    assert (done.returncode, "another package `judges`" in done.stderr.strip().splitlines()[-1]) == (2, True), (
-        done.stderr
-    )
+    reported = "another package `judges`" in done.stderr.strip().splitlines()[-1]
+    assert (done.returncode, reported) == (2, True), done.stderr
+
+
+@pytest.mark.endurance("an environment of each Python; `make check` has static checks for all of them")
+def test_it_runs_on_each_python_of_this_machine(wheels: dict[str, Path], installed: Path, tmp_path: Path) -> None:
+    there = {found(installed / "python"), found(sys.executable)}
+    for version in (version for version in VERSIONS if version not in there):
+        if python := interpreter(version):
+            check_runs(install(tmp_path / version, python, *wheels.values()), tmp_path)
+
+
+def uv_install(python: Path, *options: str | Path) -> None:
+    command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python, *options]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 @BUILT
-def test_it_runs_on_each_python_and_a_distribution_that_replaced_our_files_is_reported(
+def test_a_distribution_that_replaced_our_files_is_reported(
     wheels: dict[str, Path], installed: Path, tmp_path: Path
 ) -> None:
-    """On those that this machine has; static checks of `make check` cover the others.
-
-    Then a real wheel of a job queue with a package `worker` is installed after ours.
-    """
-    there = {found(installed / "python"), found(sys.executable)}
-    others = filter(None, (interpreter(version) for version in VERSIONS if version not in there))
-    for number, python in enumerate(list(others) or [Path(sys.executable)]):
-        own = install(tmp_path / str(number), python, *wheels.values())
-        check_runs(own, tmp_path)
+    """A real wheel of a job queue with a package `worker` is installed after ours."""
     jobs = tmp_path / "jobs-1.0-py3-none-any.whl"
     with ZipFile(jobs, "w") as packed:
         packed.writestr("worker/__init__.py", "import worker.jobs_settings\n")
         packed.writestr("jobs-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: jobs\nVersion: 1.0\n")
         packed.writestr("jobs-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         packed.writestr("jobs-1.0.dist-info/RECORD", "worker/__init__.py,,\njobs-1.0.dist-info/RECORD,,\n")
-    assert run([own.parent / "tracejudge", "doctor"], tmp_path).stdout.count("are TraceJudge's") == 1
-    options = ["--quiet", "--python", own]
-    subprocess.run([sys.executable, "-m", "uv", "pip", "install", *options, jobs], check=True, capture_output=True)
-    for command in (["worker"], ["doctor"]):
-        done = run([own.parent / "tracejudge", *command], tmp_path)
+    assert run([installed / "tracejudge", "doctor"], tmp_path).stdout.count("are TraceJudge's") == 1
+    try:
+        uv_install(installed / "python", jobs)
+        stopped = run([installed / "tracejudge", "doctor"], tmp_path)
+        # The same where the foreign package can be imported, so that our start is reached.
+        (package,) = (installed.parent / "lib").rglob("site-packages/worker/__init__.py")
+        package.unlink()  # it may be a link into the cache of uv
+        package.write_text("VERSION = 1\n")
+        worker, doctor = (run([installed / "tracejudge", name], tmp_path) for name in ("worker", "doctor"))
+    finally:
+        command = [sys.executable, "-m", "uv", "pip", "uninstall", "--quiet", "--python", installed / "python", "jobs"]
+        subprocess.run(command, check=True, capture_output=True)
+        uv_install(installed / "python", "--reinstall", "--no-deps", wheels[WORKER])
+    for done in (stopped, worker):
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
         assert "jobs also installed a package" in done.stderr
-    # The same where the foreign package can be imported, so that our start is reached.
-    (package,) = (own.parent.parent / "lib").rglob("site-packages/worker/__init__.py")
-    package.unlink()  # it may be a link into the cache of uv
-    package.write_text("VERSION = 1\n")
-    worker, doctor = (run([own.parent / "tracejudge", name], tmp_path) for name in ("worker", "doctor"))
-    assert (worker.returncode, worker.stderr.count("\n")) == (2, 1), worker.stderr
-    assert "jobs also installed a package" in worker.stderr
     assert (doctor.returncode, "jobs also installed a package" in " ".join(doctor.stdout.split())) == (1, True)
 
 
@@ -227,12 +232,14 @@ def test_the_bills_of_materials_name_what_the_wheels_bring(wheels: dict[str, Pat
 
 def test_two_releases_set_versions_and_addresses_in_a_clone(tmp_path: Path) -> None:
     """Of what is tracked here, links to folders and pictures included; pins of other packages stay as they are."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for name in filter(lambda name: (ROOT / name).is_symlink() or (ROOT / name).exists(), listed.stdout.splitlines()):
+    command = ["git", "ls-files", ".", ":!tests"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    listed.append("tests/deploy/test_packages.py")
+    for name in filter(lambda name: (ROOT / name).is_symlink() or (ROOT / name).exists(), listed):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, tmp_path / name, follow_symlinks=False)
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
-    subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", "--all", "--intent-to-add"], cwd=tmp_path, check=True)
     kept = {
         name: (ROOT / name).read_bytes()
         for name in ("CHANGELOG.md", "constraints.txt", "tests/deploy/test_packages.py")
