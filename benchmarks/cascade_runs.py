@@ -5,9 +5,10 @@ for bad and around d for good ones, with sensitivity .85 and specificity .80 at 
 calibrated to the second model's verdicts, or distorted.
 """
 
+import math
 from collections.abc import Callable
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -48,7 +49,14 @@ JUDGES: dict[str, Distortion] = {
     "constant": np.zeros_like,
 }
 NONE, PASS, FAIL, REFUSED, WAITING = range(5)
-_OUTCOMES = (None, "pass", "fail", "refused", "waiting")
+_Outcome = Literal["pass", "fail", "refused", "waiting"]
+_OUTCOMES: Final[tuple[_Outcome | None, ...]] = (None, "pass", "fail", "refused", "waiting")
+    None,
+    "pass",
+    "fail",
+    "refused",
+    "waiting",
+)
 
 
 class Day(NamedTuple):
@@ -77,7 +85,7 @@ class Found(NamedTuple):
 def calibrated(chance: Generator, good: np.ndarray, share: float) -> np.ndarray:
     """Draw the log odds of a calibrated first model."""
     score = chance.standard_normal(len(good)) + _DISTANCE * good
-    return np.log(share / (1 - share)) + _DISTANCE * score - _DISTANCE**2 / 2
+    return math.log(share / (1 - share)) + _DISTANCE * score - _DISTANCE**2 / 2
 
 
 def rates_of(uncertain: np.ndarray, rate: float, floor: float) -> np.ndarray:
@@ -185,7 +193,7 @@ def simulate(
                 g, pi, [_OUTCOMES[end] for end in ends], weight=weights, hour=hour[first].tolist(), session=sessions
             )
             assert (public is None) == (estimate is None)
-            assert public is None or np.allclose(public, estimate, rtol=1e-9)
+            assert public is None or estimate is None or np.allclose(public, estimate, rtol=1e-9)
         if estimate is None:
             continue
         truth, strong = good.mean(), float(np.count_nonzero(ends))
@@ -278,7 +286,7 @@ for _traces, _w, _names in (
 
 def missing(seed: int, scene: Scene, traces: int, runs: int) -> Found:
     """Simulate days of a scene."""
-    kind = {"missing": scene.missing, "shares": scene.shares, "judge": scene.judge, "w": scene.w}
+    kind: dict[str, Any] = {"missing": scene.missing, "shares": scene.shares, "judge": scene.judge, "w": scene.w}
     return simulate(seed, scene.share, traces, 0.2, runs, **kind)
 
 

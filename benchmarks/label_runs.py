@@ -8,10 +8,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from judges.agreement.intervals import Interval
-from judges.agreement.shares import ClassSums, SessionSums, Sums, estimate_share
+from judges.agreement.shares import ClassSums, SessionSums, Sums, Unjudged, estimate_share
 from worker.base.lookup.label_store import Label, Labelled, LabelVerdict, keep_drawn, with_places_reached
 from worker.base.monitor.corrected import Confusion, CorrectionRefusedError, Stratum, from_drawn, from_golden
-from worker.base.monitor.series import DAY_S, Bucket, Unjudged
+from worker.base.monitor.series import DAY_S, Bucket
 from worker.features.labels.correction import Pair, correct, strata
 
 SENSITIVITY, SPECIFICITY = 0.85, 0.80
@@ -37,9 +37,9 @@ def pair(
     session_id: str | None = None,
 ) -> Pair:
     """Label a trace, and judge it."""
-    texts = f"t{number}", f"e{number}", "live", "v", "m", "s", "scored"
     label = Label(f"t{number}", "j", "j", passed=passed, drawn=drawn)
-    return Pair(label, LabelVerdict(*texts, at, weight, passed=verdict, session_id=session_id))
+    fields: dict[str, Any] = {"passed": verdict, "session_id": session_id}
+    return Pair(label, LabelVerdict(f"t{number}", f"e{number}", "live", "v", "m", "s", "scored", at, weight, **fields))
 
 
 def _verdicts(chance: np.random.Generator, truth: np.ndarray) -> np.ndarray:
@@ -60,7 +60,7 @@ def drawn(
         design: One of DESIGNS, which says what the probability of a label depends on.
     """
     chance = np.random.default_rng(seed)
-    covered, widths, alone = 0, [], []
+    covered, widths, alone = 0, [], list[float]()
     # With "weighted", one half was judged at a quarter of the rate.
     weights = np.where(np.arange(judged) % 2 == 1, 4.0 if design == "weighted" else 1.0, 1.0)
     effective = weights.sum() ** 2 / (weights**2).sum()
@@ -91,7 +91,7 @@ def drawn(
         covered += corrected.interval.low <= share <= corrected.interval.high
         other = from_golden(float(verdicts.sum()), judged, confusion(truth[labelled], verdicts[labelled]))
         widths.append([each.interval.high - each.interval.low for each in (corrected, other)])
-        alone.append(corrected.beside_labels)
+        alone.append(corrected.beside_labels or math.nan)
     return Coverage(covered / len(widths), float(np.divide(*np.mean(widths, 0))), float(np.mean(alone)))
 
 
@@ -207,6 +207,7 @@ def _correct_in_time(
     truth = chance.random(len(at)) < np.where(at < falls, 0.95, 0.80)
     verdicts = _verdicts(chance, truth)
     places = chance.random(len(at))
+    chosen: list[tuple[int, float, tuple[float, float] | None]]
     if is_board:
         first, later = at < DAY_S, np.flatnonzero((at >= DAY_S) & (places < 0.05))
         answered = later[np.argsort(places[later])][: max(1, len(later) // 10)]
