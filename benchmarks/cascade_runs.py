@@ -51,12 +51,6 @@ JUDGES: dict[str, Distortion] = {
 NONE, PASS, FAIL, REFUSED, WAITING = range(5)
 _Outcome = Literal["pass", "fail", "refused", "waiting"]
 _OUTCOMES: Final[tuple[_Outcome | None, ...]] = (None, "pass", "fail", "refused", "waiting")
-    None,
-    "pass",
-    "fail",
-    "refused",
-    "waiting",
-)
 
 
 class Day(NamedTuple):
