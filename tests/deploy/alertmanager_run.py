@@ -132,7 +132,13 @@ def serving(command: Sequence[str], log: Path) -> Iterator[str]:
 
     with (
         log.open("wb") as output,
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as process,
+        subprocess.Popen(
+            command,
+            env=os.environ | {"GOGC": "800"},  # fewer collections of garbage: a third of their CPU
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        ) as process,
     ):
         try:
             yield wait_until(address, what="the program to be ready")

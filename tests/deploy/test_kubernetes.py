@@ -1,11 +1,9 @@
 """The Helm chart: its objects are valid, and in step with the code."""
 
 import json
-import os
 import re
 import shlex
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
@@ -159,8 +157,9 @@ def test_probes_and_scrapes_are_answered(redis_url: str, prefix: str, tmp_path: 
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             wait_until(lambda probe=probe: answers(probe), what=probe)
         # The chart's hook, which `helm test` runs.
-        doctor = [sys.executable, "-m", "worker.cli", *hook("minimal")["spec"]["containers"][0]["args"], "--json"]
-        ran = subprocess.run(doctor, cwd=tmp_path, env=os.environ | environment, capture_output=True, check=False)
+        doctor = ("-m", "worker.cli", *hook("minimal")["spec"]["containers"][0]["args"], "--json")
+        with Program(*doctor, folder=tmp_path, env=environment) as ran:
+            ran.wait()
         results = {part["name"]: part["result"] for part in json.loads(ran.stdout)["parts"]}
         # Roles are found by heartbeats, some seconds after the start.
         assert {results[part] for part in ("configuration", "redis", "broker", "model default")} == {"ok"}, ran.stdout

@@ -157,18 +157,24 @@ def shell_lines(text: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def background(command: str, folder: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def background(command: str, folder: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes] | Forked]:
     """Run a command that does not end by itself; at the end of the block it gets a Ctrl-C."""
-    with (folder / f"{command.split(maxsplit=1)[0]}-{time.monotonic_ns()}.log").open("wb") as log:
-        program = subprocess.Popen(
-            ["sh", "-c", f"exec {command}"],
-            cwd=folder,
-            env=_environment(env),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    name, *arguments = shlex.split(command)
+    with (folder / f"{name}-{time.monotonic_ns()}.log").open("wb") as log:
+        program: subprocess.Popen[bytes] | Forked
+        if name in _FORKED:
+            file = log.fileno()
+            program = Forked(_FORKED[name], arguments, out=file, err=file, env=_environment(env), folder=folder)
+        else:
+            program = subprocess.Popen(
+                [name, *arguments],
+                cwd=folder,
+                env=_environment(env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         try:
             yield program
         finally:

@@ -71,9 +71,11 @@ class Upgrade:
         cascades = {"both": {"first": "cheap", "then": "strong", "rate": 0.5}}
         settings = {"models": models, "cascades": cascades, "rules": rules, **more}
         settings |= {"session_idle": 2.0, "session_keep": 600.0}
-        command = ("-c", RUN, str(self._folders[version]), "worker.cli", "worker")
+        # This release is what the environment of the tests has installed.
+        command = ("-m",) if version == NEW else ("-c", RUN, str(self._folders[version]))
+        names = ("worker.cli", "worker")
         # It starts while other programs run.
-        worker = self.experiment.pipeline.worker(*command, wait=False, **self.experiment.settings(**settings))
+        worker = self.experiment.pipeline.worker(*command, *names, wait=False, **self.experiment.settings(**settings))
         self.experiment.workers[version] = worker
 
     def run(self, version: str, *arguments: str) -> None:
