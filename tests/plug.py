@@ -24,7 +24,7 @@ ALL: Final = "(all)"
 WHOLE: Final = ("tests/core", "tests/base")
 SELECTION: Final = (
     "tests/core/test_features.py",
-    "tests/core/test_start_and_stop.py::test_traces_published_twice_are_judged_once",
+    "tests/core/test_start_and_stop.py::test_plain_celery_starts_the_same_worker_from_any_folder_and_judges_each_trace_once",
     "tests/base/test_cli.py::test_every_verb_that_ends_prints_json_by_either_name",
 )
 """Which hooks are built, traces on their way through a real worker, and each command of base."""
