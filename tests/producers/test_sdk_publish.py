@@ -343,7 +343,10 @@ def test_a_number_is_an_id_and_one_of_opentelemetry_is_hexadecimal(sdk: StartedS
         (2**128, str(2**128)),
     ):
         assert tracejudge.publish(trace_id=number, output="a") == written  # type: ignore[arg-type]
-    assert len(sdk.flushed()) == 4
+    # One of 4,096 bits is shortened, and no longer one is an id.
+    for number, length in ((2**4096 - 1, 128), (2**4096, 32)):
+        assert len(tracejudge.publish(trace_id=number, output="a")) == length  # type: ignore[arg-type]
+    assert len(sdk.flushed()) == 6
 
 
 @pytest.mark.swallows
