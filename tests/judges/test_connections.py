@@ -285,6 +285,18 @@ class TestClient:
             proxy_for("https://a.example/v1", None)
         assert "password" not in str(caught.value)
 
+    def test_an_address_without_a_proxy_has_none_whatever_the_provider(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        refuses = b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n"
+        with RawServer(refuses % 404) as server, RawServer(refuses % 407) as proxy:
+            for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+                monkeypatch.setenv(name, proxy.base_url.removesuffix("/v1"))
+                monkeypatch.delenv(name.lower(), raising=False)
+            monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+            for provider in ("openai", "anthropic"):
+                settings = ModelSettings(provider=provider, base_url=server.base_url, model="m")
+                failure = Client(build(settings, {}, None)).fails()
+                assert (type(failure), failure.status) == (ModelRejectedError, 404), provider
+
     def test_300_requests_are_under_way_together_and_no_more_than_allowed(self, endpoint: ChatEndpoint) -> None:
         """One of three tries is enough: what is measured is the client, not what else the machine does."""
         endpoint.behaviour = gathering(3, yes_no(delay_s=0.02))
