@@ -263,6 +263,9 @@ def test_guidance_is_read_as_rules_of_one_line_and_the_search_ends_without_answe
     for rules in (["x"] * 9, ["x" * 1001]):
         with pytest.raises(InvalidAnswerError):
             read(*rules)
+    search = alignment(table, Asked(), ["yes", "no"])
+    asyncio.run(search.memory(1))
+    assert search.note == "it found no rule that explains the disagreements"
     with pytest.raises(NotJudgedError, match="judge_unavailable"):
         asyncio.run(alignment(table, Asked(reason="judge_unavailable"), ["yes", "no"]).memory(1))
     asked = Asked(reason="refusal")
