@@ -97,6 +97,9 @@ def test_agreement_is_that_of_the_textbooks() -> None:
     rate, kappa = formulas.flips(formulas.Confusion(880, 30, 20, 70))
     assert kappa is not None
     assert (rate.value, kappa.value) == (0.05, pytest.approx(0.709302, abs=1e-6))
+    _, kappa = formulas.flips(formulas.Confusion(9, 1, 0, 0))
+    assert kappa is not None
+    assert kappa.low == -1, "no kappa is lower"
     for empty in (formulas.agreement, formulas.flips):
         with pytest.raises(ValueError, match=r"^no "):
             empty(formulas.Confusion(0, 0, 0, 0))
