@@ -39,7 +39,7 @@ demo: $(RUNTIME) ## Sample traffic through a real Redis and a real worker, about
 test: $(READY) ## Unit and integration tests and short faults, at most five minutes on two cores
 	$(PYTEST) -m "not slow and not endurance"
 
-test-all: $(READY) ## Those of `test`, and long faults, RabbitMQ, Prometheus and promtool, about 17 minutes; CI runs it
+test-all: $(READY) ## Those of `test`, and long faults, RabbitMQ, Prometheus and promtool, about 12 minutes; CI runs it
 	$(PYTEST) -m "not endurance"
 
 retest: $(READY) ## The tests that failed in the last run, one after the other
