@@ -21,7 +21,9 @@ def environment(name: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", "--upgrade-deps", folder], check=True)
-            install = [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGES[name]]
+            # A server compiles what it imports, a part of what is installed.
+            options = ("--quiet", "--disable-pip-version-check", "--no-compile")
+            install = [folder / "bin" / "pip", "install", *options, PACKAGES[name]]
             subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
             (folder / "complete").touch()
     return folder / "bin"
