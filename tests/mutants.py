@@ -30,7 +30,7 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
@@ -254,25 +254,31 @@ def mutants_of_lua(source: str) -> Iterator[tuple[int, str, str]]:
     """Do the same by patterns, line by line; comments stay as they are."""
     lines = source.splitlines(keepends=True)
     for place, line in enumerate(lines):
-        yield from _by_patterns(lines, place, line.rstrip("\n").partition("--")[0], _LUA)
+        yield from _by_patterns(lines, place, line.rstrip("\n").partition("--")[0], _LUA, _next)
 
 
 def _by_patterns(
-    lines: Sequence[str], place: int, code: str, patterns: Sequence[tuple[str, str | None]]
+    lines: Sequence[str],
+    place: int,
+    code: str,
+    patterns: Sequence[tuple[str, str | None]],
+    larger: Callable[[str], str],
 ) -> Iterator[tuple[int, str, str]]:
     """Change the code at the beginning of a line; None replaces a number by a larger one."""
     line = lines[place]
     for pattern, other in patterns:
         for match in re.finditer(pattern, code):
-            after = _larger(match[0], is_lua=patterns is _LUA) if other is None else other
+            after = larger(match[0]) if other is None else other
             changed = line[: match.start()] + after + line[match.end() :]
             text = "".join([*lines[:place], changed, *lines[place + 1 :]])
             yield place + 1, f"{_short(line)} -> {_short(changed)}", text
 
 
-def _larger(number: str, *, is_lua: bool) -> str:
-    if is_lua:
-        return str(int(number) + 1)
+def _next(number: str) -> str:
+    return str(int(number) + 1)
+
+
+def _threefold(number: str) -> str:
     return f"{min(0.99, 3 * float(number)) if '.' in number else 3 * int(number):g}"
 
 
@@ -301,7 +307,8 @@ def mutants_of_toml(source: str) -> Iterator[tuple[int, str, str]]:
         code = line.rstrip("\n")
         is_query = is_query or code.startswith("expr = ")
         if is_query or re.match("(?:severity|kind|for|window|bound|factor|min_count) = ", code):
-            yield from _by_patterns(lines, place, "" if code.startswith("#") else code.partition(" # ")[0], _TOML)
+            changed = "" if code.startswith("#") else code.partition(" # ")[0]
+            yield from _by_patterns(lines, place, changed, _TOML, _threefold)
         is_query = is_query and not (code.endswith("'''") and code != "expr = '''") and not code.endswith('"')
 
 

@@ -220,8 +220,9 @@ def test_values_are_completed_at_once(
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert completed(done.stdout) == set(expected.split()), done
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3 * slowness()
-    done = complete(tmp_path, _TRACEJUDGE_COMPLETE="zsh_source")
-    assert (done.returncode, "compdef" in done.stdout) == (0, True), done
+    for shell, word in (("zsh", "compdef"), ("fish", "complete --no-files --command tracejudge")):
+        done = complete(tmp_path, _TRACEJUDGE_COMPLETE=f"{shell}_source")
+        assert (done.returncode, word in done.stdout) == (0, True), (shell, done)
 
 
 COMMAND = [sys.executable, "-m", "worker.cli"]

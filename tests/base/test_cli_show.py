@@ -202,9 +202,10 @@ def test_at_a_terminal_outcomes_are_coloured_and_texts_are_not(outbox: Outbox) -
     text = "14 of 'all' days, see http://localhost/2"
     outbox(verdict(rationale=text))
     terminal = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    command = [sys.executable, "-m", "worker.cli", "tail", "--no-follow"]
-    out = subprocess.run(command, env=terminal, capture_output=True, text=True, check=True).stdout
-    assert (text in out, "\x1b[32myes\x1b[0m" in out) == (True, True), out
+    for environment, is_coloured in ((terminal, True), ({**terminal, "NO_COLOR": "1"}, False)):
+        command = [sys.executable, "-m", "worker.cli", "tail", "--no-follow"]
+        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        assert (text in out, "\x1b[32myes\x1b[0m" in out) == (True, is_coloured), out
 
 
 def test_tail_begins_ends_and_selects_as_asked_with_a_line_for_each_verdict(

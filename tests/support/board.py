@@ -94,7 +94,7 @@ def fill(redis: Redis, prefix: str, rows: Sequence[Mapping[str, Any]], verdicts:
 
 
 def history(redis_url: str, prefix: str, *, days: int = 14, a_day: int = 40) -> None:
-    """Have two weeks of live verdicts of three services added up; `support-bot` falls in the last three days.
+    """Publish and add up two weeks of live verdicts of three services; `support-bot` falls in the last three days.
 
     The newest traces are in the stream.
     """
@@ -131,7 +131,7 @@ def history(redis_url: str, prefix: str, *, days: int = 14, a_day: int = 40) -> 
 
 
 def sum_up(redis_url: str, prefix: str) -> None:
-    """Have the monitor add up the verdicts of the outbox."""
+    """Add up the verdicts of the outbox, as the monitor does."""
     with Keyspace(redis_url, prefix) as keyspace:
         publish(keyspace, [])
 

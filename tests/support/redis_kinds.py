@@ -80,7 +80,7 @@ class TlsRedis(TunedRedis):
     """A server with a second port for TLS only; the plain port is for its start and for the test."""
 
     def __init__(self, certificates: Certificates, *further: str, asks_clients: bool = False) -> None:
-        # Below 22,000: the port of the bus of a cluster is higher by 10,000, and must be none of the system's own.
+        # Below 20,000: the port of the bus of a cluster is higher by 10,000, and must be none of the system's own.
         self.tls_port = free_port()
         files = ("--tls-cert-file", certificates.server, "--tls-key-file", certificates.server_key)
         authority = ("--tls-ca-cert-file", certificates.authority)
