@@ -7,6 +7,7 @@ each request: test_receivers.py.
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,6 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.processes import PATIENCE_S, free_port, wait_until
-from support.receiver_environments import environment
 from support.scrape import CLIENT
 from support.stages import Keyspace
 from test_receivers import Sending, receiver, verdict
@@ -25,6 +25,7 @@ from test_receivers import Sending, receiver, verdict
 from judges.core.verdict import Verdict
 
 pytestmark = pytest.mark.timeout(900)
+ENVIRONMENTS = Path(__file__).parents[3] / ".receivers"  # both have too many dependencies for our own environment
 COUNT = 12
 IDS = [f"{number + 1:032x}" for number in range(COUNT)]
 
@@ -33,6 +34,17 @@ IDS = [f"{number + 1:032x}" for number in range(COUNT)]
 def any_redis_url(redis_url: str) -> str:
     """One Redis is enough here: the other battery runs with each version."""
     return redis_url
+
+
+def environment(package: str) -> Path:
+    """Return the folder of an environment's programs; makes it if there is none."""
+    folder = ENVIRONMENTS / package
+    if not (folder / "complete").exists():
+        uv = [sys.executable, "-m", "uv", "--quiet"]
+        subprocess.run([*uv, "venv", "--clear", "--python", sys.executable, folder], check=True)
+        subprocess.run([*uv, "pip", "install", "--python", folder / "bin" / "python", package], check=True)
+        (folder / "complete").touch()
+    return folder / "bin"
 
 
 @contextmanager
@@ -76,7 +88,7 @@ class Product(NamedTuple):
 
 
 def phoenix(folder: Path) -> Product:
-    programs, port, grpc = environment("phoenix"), free_port(), free_port()
+    programs, port, grpc = environment("arize-phoenix"), free_port(), free_port()
     url = f"http://127.0.0.1:{port}"
     listed = f"{url}/v1/projects/default/span_annotations"
 
