@@ -188,6 +188,7 @@ def verdicts(pipeline: Pipeline) -> list[Verdict]:
     return found
 
 
+@pytest.mark.slow("several real programs")
 def test_a_new_judge_judges_retained_traces_outside_the_quality_series(pipeline: Pipeline) -> None:
     worker = pipeline.worker(rules=[{"name": "now", "judges": ["groundedness"], "rate": 0.25}])
     pipeline.publish(make_long_traces(TRACES))

@@ -197,6 +197,7 @@ def test_tail_prints_each_verdict_as_a_line_of_json(served: Run, outbox: Outbox,
     assert [msgspec.convert({**line, "dead": None}, Verdict) for line in ended.lines] == verdicts
 
 
+@pytest.mark.slow("several real programs")
 @pytest.mark.usefixtures("served")
 def test_at_a_terminal_outcomes_are_coloured_and_texts_are_not(outbox: Outbox) -> None:
     text = "14 of 'all' days, see http://localhost/2"

@@ -386,6 +386,7 @@ WORD = "chrysanthemum"
 TRACES = 200
 
 
+@pytest.mark.slow("several real programs")
 def test_forget_while_a_worker_judges(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:
     """A model that is slow after the first answers: half a minute of work, during which `forget` runs."""
     endpoint.behaviour = replies.from_call(48, replies.slow(3.0), before=replies.slow(0.2))

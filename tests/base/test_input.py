@@ -31,6 +31,7 @@ BAD_ENTRIES = {
 }
 
 
+@pytest.mark.slow("several real programs")
 def test_every_invalid_entry_is_counted_by_reason_and_later_entries_are_read(pipeline: Pipeline) -> None:
     worker: Worker = pipeline.worker(log_level="debug")
     for fields in BAD_ENTRIES.values():
@@ -69,6 +70,7 @@ def test_every_invalid_entry_is_counted_by_reason_and_later_entries_are_read(pip
     assert {entry.verdict.trace_ended_at for entry in pipeline.outbox()} == {None}
 
 
+@pytest.mark.slow("several real programs")
 def test_the_cap_of_the_worker_replaces_the_smaller_cap_of_a_service(pipeline: Pipeline) -> None:
     traces = 2_000
     pipeline.worker(roles="export")

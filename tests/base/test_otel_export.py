@@ -224,6 +224,7 @@ def lose_acknowledgement(exporter: ExportConsumer) -> None:
     exporter.acknowledge = away  # type: ignore[assignment,method-assign]
 
 
+@pytest.mark.slow("waits for other workers' entries")
 def test_metrics_count_each_once(
     keyspace: Keyspace, proxy: Proxy, far: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def seconds_until_resumed(endpoint: ChatEndpoint, came: int) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.slow("several real programs")
 @pytest.mark.faults
 @pytest.mark.parametrize("end", ["killed", pytest.param("hangs", marks=pytest.mark.endurance("a second variant"))])
 def test_no_call_reaches_the_endpoint_while_the_broker_is_down(pipeline: Pipeline, end: str) -> None:

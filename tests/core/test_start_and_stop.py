@@ -151,6 +151,7 @@ def test_sigterm_finishes_running_work_within_the_grace(pipeline: Pipeline, endp
     assert (account.scored, account.waiting, account.lost) == (30, 0, 0)
 
 
+@pytest.mark.slow("several real programs")
 def test_work_past_the_grace_period_and_all_work_at_sigquit_is_released(
     pipeline: Pipeline, endpoint: ChatEndpoint
 ) -> None:
@@ -229,6 +230,7 @@ GRACE_S = 20.0
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
+@pytest.mark.slow("several real programs")
 def test_a_program_that_is_stopped_while_it_starts_ends_with_0_if_it_is_a_service() -> None:
     codes: dict[tuple[str, bool], tuple[int, int]] = {
         ("tracejudge worker --metrics-port 0", True): (0, 0),

@@ -346,6 +346,7 @@ def published(redis: Redis, prefix: str) -> list[dict[str, object]]:
     return [json.loads(fields[b"t"]) for _, fields in entries if b"t" in fields]
 
 
+@pytest.mark.slow("several real programs")
 def test_traffic_goes_on_round_after_round_and_each_trace_is_a_span(
     redis: Redis, redis_url: str, prefix: str, otlp: OtlpReceiver, tmp_path: Path
 ) -> None:

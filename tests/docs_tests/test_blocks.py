@@ -231,6 +231,7 @@ def test_the_code_of_the_page_runs(hosted: ChatEndpoint) -> None:
     assert {call.body["model"] for call in hosted.calls} == {"gpt-6-luna"}
 
 
+@pytest.mark.slow("runs the documentation's programs")
 @pytest.mark.filterwarnings("default")
 def test_the_notebook_prints_what_it_shows() -> None:
     shown = nbformat.read(NOTEBOOK, as_version=4)
@@ -248,6 +249,7 @@ def texts(cell: Any) -> str:
 SHOWN = "tracejudge show 4bf92f"
 
 
+@pytest.mark.slow("runs the documentation's programs")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # the page forks, and Python 3.12 warns
 def test_each_block_publishes_what_is_shown(
     served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,7 @@ def test_models_are_those_of_the_table_with_its_prices_and_no_near_end() -> None
         assert tuple(map(len, found)) == (wrong, soon), (text, found)
 
 
+@pytest.mark.slow("generates pages several times")
 def test_a_wrong_page_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Makefile").write_text("check:\n", encoding="utf-8")
     monkeypatch.setattr(check, "_ROOT", tmp_path)
@@ -58,6 +59,7 @@ def test_a_wrong_page_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert len(list(check._foreign())) == 1, text
 
 
+@pytest.mark.slow("generates pages several times")
 def test_what_nobody_describes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "_tracked", list)  # no page at all
     missing = list(check._undocumented())
@@ -93,6 +95,7 @@ def test_the_table_of_states_names_scripts_and_keys_that_exist() -> None:
     assert set(ready.scripts) == {*scripts, "put_back"}, "every script that makes batches ready"
 
 
+@pytest.mark.slow("generates pages several times")
 def test_every_table_has_one_place_in_its_page_and_the_command_simulates_it(capsys: pytest.CaptureFixture[str]) -> None:
     for name, table in TABLES.items():
         if table.page:
@@ -124,6 +127,7 @@ def test_a_missed_goal_is_told_and_ends_with_one(capsys: pytest.CaptureFixture[s
     assert statistics.main(table, ["--brief"]) == 0
 
 
+@pytest.mark.slow("generates pages several times")
 def test_a_configured_model_gets_a_section_of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config, sections = tmp_path / "tracejudge.toml", tmp_path / "agreement.json"
     config.write_text('[models.small]\nprovider = "lexical"\nlabel = "mine"\n')

@@ -206,6 +206,7 @@ def test_what_the_page_says_makes_a_new_version_and_nothing_else(folder: Path) -
         assert (version(code) == moved) is (name == "same"), name
 
 
+@pytest.mark.slow("runs the documentation's programs")
 def test_each_judge_that_is_named_for_another_tool_scores_the_row_of_that_tool(run: Run) -> None:
     page = PAGES["docs/coming-from.md"]
     assert mistakes(page) == []

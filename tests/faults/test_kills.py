@@ -39,6 +39,7 @@ def test_workers_are_killed_at_random_moments(experiment: Experiment) -> None:
     assert experiment.recoveries.took_s, "each kill must hit work"
 
 
+@pytest.mark.slow("several real programs")
 def test_rolling_restart_of_two_workers(experiment: Experiment) -> None:
     for name in ("a", "b"):
         experiment.start(name)

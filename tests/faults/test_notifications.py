@@ -292,6 +292,7 @@ def messages(queue: str) -> Iterator[str]:
         yield json.dumps(envelope | changes)
 
 
+@pytest.mark.slow("several real programs")
 def test_invalid_stream_entries_are_counted_and_the_rest_is_judged(experiment: Experiment) -> None:
     worker = experiment.start()
     with Redis.from_url(experiment.redis.url) as client:

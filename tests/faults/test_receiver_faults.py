@@ -110,6 +110,7 @@ def unread_pipe() -> Iterator[int]:
     os.close(writing)
 
 
+@pytest.mark.slow("several real programs")
 def test_a_worker_with_blocked_logs_judges_answers_probes_and_stops(experiment: Experiment, unread_pipe: int) -> None:
     """Each verdict writes a line; at log level debug Celery and the HTTP client write more."""
     worker = experiment.start(log_level="debug", grace_s=GRACE_S, stderr=unread_pipe)

@@ -152,6 +152,7 @@ def check_page(experiment: Experiment, cut_off: int, *, publications: int) -> No
     wait_until(is_shown, what=f"{cut_off} to be on the page")
 
 
+@pytest.mark.slow("several real programs")
 @on_redis("6.2")
 def test_the_stream_is_trimmed_repeatedly_under_load(experiment: Experiment) -> None:
     """The worker is stopped and resumed; each time some unread entries are cut off."""
@@ -305,6 +306,7 @@ def losing(
         yield made
 
 
+@pytest.mark.slow("several real programs")
 @pytest.mark.parametrize(
     "losing", ["6.2", pytest.param("7", marks=pytest.mark.endurance("the other version of Redis"))], indirect=True
 )

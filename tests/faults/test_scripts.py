@@ -374,6 +374,7 @@ def attempt(step: Callable[[], None]) -> str | None:
     return None
 
 
+@pytest.mark.slow("hinders every command of a script")
 def test_a_script_that_is_hindered_runs_as_a_whole_or_not_at_all(scene: Scene) -> None:
     failures: list[str] = []
     refusals, without_memory = 0, set[str]()

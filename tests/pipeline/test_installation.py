@@ -46,6 +46,7 @@ def serve(pipeline: Pipeline, tmp_path: Path, *served: Sequence[str]) -> list[Wo
     return workers
 
 
+@pytest.mark.slow("several real programs")
 @pytest.mark.usefixtures("_patient_doctor")
 def test_a_service_a_worker_and_all_commands_that_look_on_a_cluster(
     on_cluster: Pipeline, cluster: Cluster, clustered: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -142,6 +142,7 @@ def test_mistakes_of_commands(
     check("run", 60, make)
 
 
+@pytest.mark.slow("several real programs")
 def test_mistakes_in_programs(check: Callable[..., None], tmp_path: Path, prefix: str) -> None:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("TRACEJUDGE_")}
 

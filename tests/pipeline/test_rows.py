@@ -76,6 +76,7 @@ def gateway(redis_url: str, prefix: str, tmp_path: Path) -> Iterator[str]:
         yield json.loads(program.wait_for(r'^\{.*"gateway started".*\}$').group())["intake"]
 
 
+@pytest.mark.slow("several real programs")
 def test_a_row_is_the_same_trace_by_every_way(
     run: Run, redis: Redis, redis_url: str, prefix: str, gateway: str
 ) -> None:

@@ -137,6 +137,7 @@ def run_of(
     return worker, Redis.from_url(broker)
 
 
+@pytest.mark.slow("several real programs")
 @pytest.mark.parametrize(
     "command",
     [
@@ -218,6 +219,7 @@ def test_a_whole_run_outputs_no_planted_secret(  # noqa: PLR0917 - fixtures
     assert "verdict" in everything["log"]
 
 
+@pytest.mark.slow("several real programs")
 @pytest.mark.parametrize("key", ["redis_url", "broker_url"])
 def test_a_wrong_password_is_reported_without_the_password(
     at_redis: AtRedis, redis_with_users: tuple[EmbeddedRedis, str, str], planted: PlantedSecrets, key: str

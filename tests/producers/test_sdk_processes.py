@@ -149,6 +149,7 @@ for delay_s in (0, 0.01, 0.05):
 """
 
 
+@pytest.mark.slow("starts and ends many processes")
 def test_forks_deliver_everything_once_and_harm_neither_side(host: Host) -> None:
     assert host.run(Host.PATIENT + Host.WATCH + Host.TOOLS + FORKS) == ""
 
@@ -344,6 +345,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow("starts and ends many processes")
 def test_multiprocessing_pools_deliver_before_they_end(host: Host) -> None:
     """Their children skip `atexit`."""
     host.run(Host.PATIENT + POOL)

@@ -3,10 +3,11 @@
 Each test belongs to one tier, by its marker:
 
     no marker    `make test`      unit and integration tests, and a short fault experiment of each kind
-    slow         `make test-all`  longer than about 15 s or 4 s of CPU, second variants, other programs; CI runs it
+    slow         `make test-all`  longer than about 8 s or 2 s of CPU, second variants, other programs; CI runs it
     endurance    `make test-long` minutes to hours, started by hand
 
-Both markers take the reason as their argument. `make test-long` also runs what `FULL_LENGTH` marks at full length.
+Both markers take the reason as their argument. A test with both, the longer variant of a slow one, is in the longer
+tier. `make test-long` also runs what `FULL_LENGTH` marks at full length.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from support.cases import refuse_shared_state
 
-__all__ = ["FULL_LENGTH", "TIERS", "ByModuleFixture", "check", "check_tier", "runs_a_pipeline", "spread"]
+__all__ = ["FULL_LENGTH", "TIERS", "ByModuleFixture", "check", "runs_a_pipeline", "spread"]
 
 TIERS: Final = ("slow", "endurance")
 FULL_LENGTH: Final = ("faults", "scenarios")
@@ -33,11 +34,13 @@ def check(items: list[pytest.Item]) -> None:
     """Check tiers and cases, and that tests which share a fixture of their module run in one process.
 
     Raises:
-        pytest.UsageError: A test is in two tiers, or a tier has no reason.
+        pytest.UsageError: A tier has no reason.
     """
     refuse_shared_state(items)
     for item in items:
-        check_tier(item)
+        for marker in (marker for tier in TIERS for marker in item.iter_markers(tier)):
+            if not (len(marker.args) == 1 and isinstance(marker.args[0], str) and marker.args[0]):
+                raise pytest.UsageError(f'{item.nodeid}: say why: @pytest.mark.{marker.name}("reason")')
         if shares_a_fixture_of_its_module(item) and not starts_something_once(item.path):
             raise pytest.UsageError(f'{item.nodeid}: put the fixture with scope="module" into the file that uses it')
 
@@ -56,15 +59,6 @@ class ByModuleFixture(LoadScopeScheduling):
 @cache
 def starts_something_once(path: Path) -> bool:
     return 'scope="module"' in path.read_text(encoding="utf-8")
-
-
-def check_tier(item: pytest.Item) -> None:
-    tiers = [marker for tier in TIERS for marker in item.iter_markers(tier)]
-    if len({marker.name for marker in tiers}) > 1:
-        raise pytest.UsageError(f"{item.nodeid}: marked slow and endurance; a test has one tier")
-    for marker in tiers:
-        if not (len(marker.args) == 1 and isinstance(marker.args[0], str) and marker.args[0]):
-            raise pytest.UsageError(f'{item.nodeid}: say why: @pytest.mark.{marker.name}("reason")')
 
 
 def shares_a_fixture_of_its_module(item: pytest.Item) -> bool:

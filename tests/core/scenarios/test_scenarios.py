@@ -255,6 +255,7 @@ def test_a_thousand_calls_in_flight(scenario: Scenario, endpoint: ChatEndpoint) 
     assert endpoint.max_in_flight == 1000
 
 
+@pytest.mark.slow("several real programs")
 @patient()
 def test_a_dead_model_uses_no_capacity_of_the_other(
     pair: Scenario, endpoint: ChatEndpoint, other_endpoint: ChatEndpoint

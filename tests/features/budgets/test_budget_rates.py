@@ -43,6 +43,7 @@ USD = 25.0
 """A day; the traffic of 25 traces a minute would cost eight times that."""
 
 
+@pytest.mark.slow("simulates days")
 def test_days_spend_their_budgets_without_bias_and_surges_neither_exceed_nor_end_them() -> None:
     # On the third day twenty times the traffic for an hour, and twice the traffic from the afternoon on.
     surges = [(3600, 3660, 20.0), (3840, 4320, 2.0)]

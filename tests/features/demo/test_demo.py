@@ -266,6 +266,7 @@ def assert_nothing_is_left(folder: Path) -> None:
     wait_until(lambda: not list((folder / "temporary").iterdir()), what="the removal of all folders")
 
 
+@pytest.mark.slow("several real programs")
 @pytest.mark.parametrize("program", [("--seconds", "4", "--keep")], indirect=True)
 def test_a_run_loses_nothing_shows_the_drop_and_serves_the_command_that_it_prints(
     program: Program, tmp_path: Path
@@ -294,6 +295,7 @@ def test_a_run_loses_nothing_shows_the_drop_and_serves_the_command_that_it_print
     assert re.search(r"^  1 s  \d+ traces published, \d+ evaluations finished$", progress, re.MULTILINE)
 
 
+@pytest.mark.slow("several real programs")
 @pytest.mark.faults
 @pytest.mark.parametrize("program", [("--seconds", "60")], indirect=True)
 def test_a_killed_demo_leaves_neither_worker_nor_redis(program: Program, tmp_path: Path) -> None:

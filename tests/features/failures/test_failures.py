@@ -124,6 +124,7 @@ def settings_with(
     return settings_of(keyspace, export_explanations=True, **own, **more)
 
 
+@pytest.mark.slow("a process for each hash seed")
 def test_the_same_input_gives_the_same_themes_in_every_process(mix: Keyspace) -> None:
     """Python orders sets of texts by hashes that differ from process to process."""
     script = (

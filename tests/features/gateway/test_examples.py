@@ -302,6 +302,7 @@ def test_programs_of_the_page_about_other_languages(start: Start, stored: Stored
     assert sent == ["shop-bot", "When do you open?", "At nine.", ["We open at nine."], "chat-17"]
 
 
+@pytest.mark.slow("several real programs")
 def test_fastapi_and_a_worker(stored: Stored, variables: dict[str, str], tmp_path: Path, stack: ExitStack) -> None:
     serve, ask = blocks()["FastAPI"]
     port = free_port()

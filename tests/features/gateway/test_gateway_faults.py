@@ -56,6 +56,7 @@ def refused(replies: list[httpx.Response], status: int) -> bool:
     return [reply.status_code for reply in replies] == [status, status]
 
 
+@pytest.mark.slow("several real programs")
 def test_a_redis_that_is_full_or_away_costs_nothing_acknowledged(
     start: Start, prefix: str, server: EmbeddedRedis
 ) -> None:
@@ -290,6 +291,7 @@ def test_another_number_of_partitions_than_that_of_the_cluster_is_refused(
         assert (ended.code, ended.complaint.partition(";")[0]) == (2, complaint), command
 
 
+@pytest.mark.slow("several real programs")
 @pytest.mark.faults
 def test_each_goes_to_its_partition_also_after_the_failover_of_a_killed_master(
     start: Start, redis_url: str, prefix: str

@@ -68,6 +68,7 @@ def send_all(gateway: GatewayProcess, path: str, content: bytes, headers: dict[s
         return [post.result().status_code for post in posts]
 
 
+@pytest.mark.slow("a gigabyte is decompressed")
 def test_bodies_that_decompress_into_a_gigabyte_are_refused_in_bounded_memory(start: Start, stored: Stored) -> None:
     gateway = start()
     # A gzip file of several members; a single one takes four seconds to make.
@@ -249,6 +250,7 @@ def hostile_bodies() -> Iterator[tuple[str, str, dict[str, str], bytes, set[int]
         yield name, path, headers | GZIP, gzipped(content), {413}
 
 
+@pytest.mark.slow("clients that take seconds")
 @pytest.mark.parametrize("is_short", [True, pytest.param(False, marks=pytest.mark.endurance("nine more bodies"))])
 def test_work_for_one_client_is_bounded_and_delays_no_other_and_no_stop(*, start: Start, is_short: bool) -> None:
     """Each body costs its sender what it costs; others get their answers meanwhile, and SIGTERM ends the process."""

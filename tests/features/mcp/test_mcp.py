@@ -111,6 +111,7 @@ async def ask_all(client: Any, *, shows_texts: bool) -> None:
         assert (await client.call_tool(name, arguments)).is_error, name
 
 
+@pytest.mark.slow("several real programs")
 def test_over_stdio_with_texts(judged: Keyspace, tmp_path: Path) -> None:
     # In the test: the package takes each process of the suite 1.5 s and 25 MB.
     from mcp import Client  # noqa: PLC0415

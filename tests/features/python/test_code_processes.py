@@ -217,6 +217,7 @@ def test_an_answer_counts_that_came_in_time_while_the_loop_was_busy() -> None:
     assert running(look).scores[0].passed
 
 
+@pytest.mark.slow("starts and ends many processes")
 def test_pauses_grow_until_a_process_answers_or_while_each_trace_uses_up_the_memory() -> None:
     pauses: list[float] = []
 
@@ -243,6 +244,7 @@ def test_pauses_grow_until_a_process_answers_or_while_each_trace_uses_up_the_mem
         pauses.clear()
 
 
+@pytest.mark.slow("starts and ends many processes")
 def test_a_judge_that_cannot_be_imported_again_has_not_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -412,6 +414,7 @@ def line(name: str) -> int:
     return next(ends) + 1
 
 
+@pytest.mark.slow("starts and ends many processes")
 def test_a_failed_judge_is_unscored_and_its_note_holds_no_text_of_it() -> None:
     failures = read_table(__file__, "code_judges")["failures"]
     assessments = {name: judged(of_file(name), trace())[0] for name in ("raises_later", "recurses")}

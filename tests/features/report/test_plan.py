@@ -229,6 +229,7 @@ def models() -> Iterator[dict[str, Any]]:
         }
 
 
+@pytest.mark.slow("a plan and its worker")
 def test_a_plan_is_within_five_percent_of_the_actual_cost(pipeline: Pipeline, models: dict[str, Any]) -> None:
     """It is made from the first half of the demo's traffic, and compared with the verdicts on the second half."""
     judged = (

@@ -87,6 +87,7 @@ def numbers_of(row: Row) -> list[float]:
     return flat({key: value for key, value in fields if key != "labels" and "_text" not in key})
 
 
+@pytest.mark.slow("two seconds of CPU")
 def test_figures_of_buckets_outbox_and_archives_are_those_of_the_verdicts(keyspace: Keyspace, tmp_path: Path) -> None:
     tags = [{"prompt_version": "v1", "plan": name} for name in ("shop", "bot")]
     verdicts = [structs.replace(each, tags=tags[each.service == "bot"]) for each in three_weeks(700)]

@@ -66,6 +66,7 @@ def settled(up: Up, published: int) -> None:
         assert store.call(lambda client: client.xlen(store.keys.verdicts)) == account.chosen
 
 
+@pytest.mark.slow("several real programs")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "part", ["redis-server", pytest.param("worker.cli worker", marks=pytest.mark.endurance("a second variant"))]

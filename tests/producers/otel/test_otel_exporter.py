@@ -341,6 +341,7 @@ AUTOMATIC = {"OTEL_TRACES_EXPORTER": "tracejudge", "OTEL_METRICS_EXPORTER": "non
 QUIET = {"PYTHONWARNINGS": "ignore"}  # of libraries
 
 
+@pytest.mark.slow("starts and ends many processes")
 def test_a_short_script_loses_nothing_whoever_was_set_up_first_and_needs_no_line_of_code(host: Host) -> None:
     counts = {"first": 1, "last": 2, "automatic": 1}
     host.run(PROGRAM + ENDING, *counts, **QUIET, **AUTOMATIC)
@@ -354,6 +355,7 @@ def test_a_missing_variable_is_logged_and_breaks_nothing(host: Host) -> None:
     assert errors.startswith("OTEL_TRACES_EXPORTER=tracejudge publishes nothing: service is missing")
 
 
+@pytest.mark.slow("starts and ends many processes")
 def test_a_forked_child_begins_with_nothing_and_greenlets_go_on_while_the_exporter_waits(host: Host) -> None:
     assert host.run(PROGRAM + FORKING, **QUIET).splitlines() == ["child 0 1", "parent 0 1"]
     host.run("from gevent import monkey; monkey.patch_all()" + PROGRAM + GREENLETS, **QUIET)
