@@ -184,12 +184,10 @@ def test_an_incident_is_one_message_of_five_alerts_at_most(alertmanager: Alertma
     inbox.wait_for_titled("page", "[PAGE] TraceJudgeQualityDrop happened")
     services = ("support-bot", "code-helper", "summariser")
     alertmanager.post(*(alert("TraceJudgeNoVerdicts", "page", "watcher", service=service) for service in services))
-    message = inbox.wait_for_titled("page", "3 alerts").attachment
-    assert message["title"] == "[PAGE] 3 alerts on the pipeline: TraceJudgeNoVerdicts happened, and more"
+    inbox.wait_for_titled("page", "[PAGE] 3 alerts on the pipeline: TraceJudgeNoVerdicts happened, and more")
     alertmanager.post(
         alert("TraceJudgeExporterBehind", "ticket", "watcher", exporter="otel"),
         alert("TraceJudgeTracesCutOff", "ticket", "watcher"),
     )
-    message = inbox.wait_for_titled("ticket", "2 alerts").attachment
-    assert message["title"].startswith("[TICKET] 2 alerts on the pipeline: TraceJudge")
+    message = inbox.wait_for_titled("ticket", "[TICKET] 2 alerts on the pipeline: TraceJudge").attachment
     assert message["color"] == "warning"

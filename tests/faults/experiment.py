@@ -30,7 +30,7 @@ from worker.base.accounting import Account
 from worker.base.embedded import EmbeddedRedis
 from worker.base.monitor.series import read_buckets, read_series
 from worker.core.storage.client import Store, StoreError
-from worker.core.storage.keys import Keys
+from worker.core.storage.keys import MONITOR_GROUP, Keys
 
 SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_FAULTS_SCALE", "1/40")))
 RECOVERY_S: Final = bounded_s(30.0)
@@ -371,11 +371,14 @@ def unfinished_work(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def unread_groups(pipeline: Pipeline) -> dict[str, Any]:
-    """Return the consumer groups with pending or unread entries."""
-    unread = {}
+    """Return the consumer groups with pending or unread entries, and the monitor's until a worker has made it."""
+    unread: dict[str, Any] = {}
     for stream in (pipeline.keys.traces, pipeline.keys.verdicts):
         newest = pipeline.store.call(lambda client, name=stream: client.xrevrange(name, count=1))
-        for group in pipeline.store.call(lambda client, name=stream: client.xinfo_groups(name)):
+        groups = pipeline.store.call(lambda client, name=stream: client.xinfo_groups(name))
+        if newest and stream == pipeline.keys.verdicts and MONITOR_GROUP.encode() not in {g["name"] for g in groups}:
+            unread[MONITOR_GROUP] = "absent"
+        for group in groups:
             has_all = not newest or _parts(group["last-delivered-id"]) >= _parts(newest[0][0])
             if group["pending"] or not has_all:
                 unread[group["name"].decode()] = group

@@ -33,7 +33,7 @@ from code_judges import (
     written,
 )
 from judged_code import GIVEN, SECRET
-from support.processes import PATIENCE_S, Program, wait_until
+from support.processes import PATIENCE_S, Program, cpu_s, wait_until
 from support.tables import read_table
 
 from judges.calling.evaluation import evaluate
@@ -348,12 +348,6 @@ def test_a_process_left_by_a_closed_loop_ends_with_the_next_loop() -> None:
     judged(judge, trace())
     wait_for_end(left)
     gc.collect()  # the connection that nobody closed
-
-
-def cpu_s(pid: int) -> float:
-    """Read how much CPU time a process has used; its start takes a third of a second."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 PARENT = """
