@@ -116,6 +116,7 @@ def test_a_redis_that_does_not_let_us_in(
     check_findings("redis", found)
 
 
+@pytest.mark.slow("a replica")
 def test_a_replica_that_takes_no_writes(stack: ExitStack) -> None:
     master = stack.enter_context(tuned(*KEPT, "--repl-diskless-sync-delay", "0"))
     replica = stack.enter_context(tuned(*KEPT, "--replicaof", "127.0.0.1", str(master.port)))
@@ -127,6 +128,7 @@ def test_a_replica_that_takes_no_writes(stack: ExitStack) -> None:
     assert allowed.result == "ok", "that is another thing"
 
 
+@pytest.mark.slow("a server for each option")
 def test_eviction_persistence_and_memory(stack: ExitStack) -> None:
     url = stack.enter_context(tuned()).url
     client = stack.enter_context(Redis.from_url(url))

@@ -239,6 +239,7 @@ def test_the_begin_of_a_drop_has_an_interval_and_the_segment_that_fell_is_named(
     assert Evidence(0, 0, 0).gain(1.0) == 0
 
 
+@pytest.mark.slow("thousands of simulated hours")
 def test_drops_are_found_and_false_alarms_keep_their_budget_in_short() -> None:
     plain = fleets.incident(21, Traffic(60, 0.9), [0.1] * 48, 3)
     assert plain.median <= 4.5

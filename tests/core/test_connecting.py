@@ -111,6 +111,7 @@ def ask_both(url: str, *command: str) -> list[object]:
         return [answer, connection.default_channel.client.execute_command(*command)]
 
 
+@pytest.mark.slow("servers with passwords")
 def test_a_user_of_the_access_list_is_let_in_and_no_wrong_password(
     redis_binaries: tuple[ServerBinary, ...], tmp_path: Path
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_user_of_the_access_list_is_let_in_and_no_wrong_password(
             assert client.get("x") == b"2"
 
 
+@pytest.mark.slow("a start for each option")
 def test_each_option_of_the_driver_works_in_full_or_is_refused_at_the_start(redis_url: str) -> None:
     """What redis-py takes by name today, and what it does not."""
     takes = {
@@ -236,6 +238,7 @@ def broker_takes(url: str) -> bool:
         return True
 
 
+@pytest.mark.slow("servers with certificates")
 def test_certificates_are_checked_by_store_and_broker(certificates: Certificates, strangers: Certificates) -> None:
     """Without an authority of our own it is the system's, which does not know the server either."""
     for asks_clients in (False, True):

@@ -58,6 +58,7 @@ def test_an_invalid_answer_is_unscored_with_its_reason_not_zero(pipeline: Pipeli
     assert "holds word0 word1" not in worker.program.output, "the log quotes the trace"
 
 
+@pytest.mark.slow("workers behind a proxy")
 def test_judge_calls_doctor_and_otlp_use_the_proxy(
     pipeline: Pipeline, endpoint: ChatEndpoint, otlp: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

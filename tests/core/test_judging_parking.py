@@ -241,6 +241,7 @@ def test_the_delay_is_by_what_kept_the_evaluations_from_being_made() -> None:
         assert len(waits) > 90
 
 
+@pytest.mark.slow("a simulated outage")
 def test_batches_are_judged_within_half_a_minute_after_an_outage(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_inspection_and_events_show_tasks_and_their_batches(
     assert "Parcel" not in json.dumps([active, state, events], default=str)
 
 
+@pytest.mark.slow("a worker that pauses")
 def test_a_cancelled_consumer_pauses_a_model_until_it_is_added_again(
     pipeline: Pipeline, operator: Operator, endpoint: ChatEndpoint
 ) -> None:

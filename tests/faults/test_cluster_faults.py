@@ -126,6 +126,7 @@ class Rig:
             lag_s: How far the replica is behind.
         """
         master, replica = self.replicated()
+        wait_until(lambda: self.exported(master.port), what="verdicts of a partition of this master")
         for option in ("cluster-replica-no-failover", "cluster-allow-reads-when-down"):
             replica.ask("CONFIG", "SET", option, "yes")
         if lag_s:

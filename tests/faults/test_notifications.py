@@ -120,6 +120,7 @@ def other_broker(experiment: Experiment) -> str:
     return experiment.redis.url.removesuffix("/0") + "/1"
 
 
+@pytest.mark.slow("a worker for each fault")
 def test_messages_are_lost_repeated_or_late(experiment: Experiment) -> None:
     """Every evaluation costs one call, whether messages are lost or repeated."""
     experiment.start("judge", roles="judge,export,monitor")

@@ -257,6 +257,7 @@ READERS: Final[Mapping[str, Callable[[str], object]]] = {
 LONG = table("long_answers")
 
 
+@pytest.mark.slow("texts of megabytes")
 @each_case(("name", "written"), [(name, text) for name in READERS for text in LONG[name][1]])
 def test_long_texts_are_read_in_bounded_time(name: str, written: str) -> None:
     text, limit_s = expand(written), LONG[name][0]

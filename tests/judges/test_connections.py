@@ -297,6 +297,7 @@ class TestClient:
                 failure = Client(build(settings, {}, None)).fails()
                 assert (type(failure), failure.status) == (ModelRejectedError, 404), provider
 
+    @pytest.mark.slow("hundreds of connections")
     def test_300_requests_are_under_way_together_and_no_more_than_allowed(self, endpoint: ChatEndpoint) -> None:
         """One of three tries is enough: what is measured is the client, not what else the machine does."""
         endpoint.behaviour = gathering(3, yes_no(delay_s=0.02))

@@ -401,6 +401,7 @@ def test_finds_a_secret_wherever_it_stands_and_leaves_what_stands_around_it() ->
         assert_redacted({name: (around.format(text), around.format(text)) for name, text in rows("innocent")})
 
 
+@pytest.mark.slow("texts of megabytes")
 @pytest.mark.timeout(120)
 def test_a_hostile_text_takes_no_longer_than_its_length_and_hides_nothing_behind_it() -> None:
     """Twice: what is quadratic takes minutes here, what is linear a quarter of a second at most."""

@@ -309,6 +309,7 @@ FURTHER: dict[str, Callable[[Any], object]] = {
 }
 
 
+@pytest.mark.slow("thousands of objects")
 @pytest.mark.swallows
 def test_no_object_makes_a_call_raise_and_each_is_delivered_or_counted(
     start: Callable[..., StartedSdk], caplog: pytest.LogCaptureFixture
@@ -386,9 +387,8 @@ def cost_s(call: Callable[[Any], object], value: object) -> float:
     return least_s
 
 
-@pytest.mark.parametrize(
-    "functions", [_COSTED, pytest.param(_COSTED_TOO, marks=pytest.mark.slow("other functions"))], ids=["some", "others"]
-)
+@pytest.mark.slow("each function with each value")
+@pytest.mark.parametrize("functions", [_COSTED, _COSTED_TOO], ids=["some", "others"])
 def test_no_value_costs_the_caller_more_than_a_millisecond_and_a_megabyte(
     start: Callable[..., StartedSdk], functions: Sequence[str]
 ) -> None:
@@ -411,6 +411,7 @@ def test_no_value_costs_the_caller_more_than_a_millisecond_and_a_megabyte(
     assert costly == [], "\n".join(costly)
 
 
+@pytest.mark.slow("waits for a limit of time")
 def test_a_conversion_that_does_not_end_costs_its_trace_only(sdk: StartedSdk, caplog: pytest.LogCaptureFixture) -> None:
     for value in (_build(object, _spin), type("Spin", (), {"__str__": _spin})()):
         tracejudge.publish(output="a", context=value)

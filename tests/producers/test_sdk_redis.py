@@ -405,6 +405,7 @@ def half_moved(cluster: Cluster, space: Keyspace) -> Iterator[None]:
         node.ask("CLUSTER", "SETSLOT", slot, "NODE", target.id)
 
 
+@pytest.mark.slow("a cluster")
 @pytest.mark.faults
 def test_a_slot_that_moves_loses_and_doubles_nothing(own_cluster: Cluster, own: Partitions) -> None:
     with half_moved(own_cluster, own.each[3]):

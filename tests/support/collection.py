@@ -3,7 +3,7 @@
 Each test belongs to one tier, by its marker:
 
     no marker    `make test`      unit and integration tests, and a short fault experiment of each kind
-    slow         `make test-all`  longer than about 8 s or 2 s of CPU, second variants, other programs; CI runs it
+    slow         `make test-all`  longer than about 5 s or 1.2 s of CPU, second variants, other programs; CI runs it
     endurance    `make test-long` minutes to hours, started by hand
 
 Both markers take the reason as their argument. A test with both, the longer variant of a slow one, is in the longer

@@ -78,9 +78,8 @@ def recovered(scenario: Scenario, worker: Worker, endpoint: ChatEndpoint) -> Non
 
 
 @patient(1)
-@pytest.mark.parametrize(
-    "asks", [pytest.param("until the end", marks=pytest.mark.slow("waits for the end")), "for a second"]
-)
+@pytest.mark.slow("waits for the end")
+@pytest.mark.parametrize("asks", ["until the end", "for a second"])
 def test_the_endpoint_answers_429_for_a_minute(scenario: Scenario, endpoint: ChatEndpoint, asks: str) -> None:
     lasts_s = max(LIMITED_S, MINUTE_S) if asks == "until the end" else MINUTE_S
     hold, ends = replies.Hold(), math.inf

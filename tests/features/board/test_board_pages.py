@@ -155,6 +155,7 @@ def test_markdown_is_rendered_without_html_links_and_images_and_marks_stay_in_th
     assert as_markdown(divide(slow, [])) == as_source(divide(slow, []))
 
 
+@pytest.mark.slow("hundreds of texts")
 def test_hostile_traces_are_text(opened: Opened) -> None:
     rows = hostile_rows()
     verdicts = judged(rows, ("facts_grounding", "relevance"))

@@ -368,6 +368,7 @@ def test_the_interval_covers_whatever_the_first_model_says() -> None:
     assert session.coverage >= least(40), session
 
 
+@pytest.mark.slow("hundreds of simulated days")
 def test_missing_second_verdicts_are_covered() -> None:
     # Other sizes of a scene say the same here; a weight of 10 makes ten times as many traces, so one scene has it.
     for name, scene in cascade_runs.SCENES.items():

@@ -199,6 +199,7 @@ def check_mix(found: Themes, names: set[str]) -> None:
     assert not names or {theme.name for theme in found.themes} == names
 
 
+@pytest.mark.slow("hundreds of traces")
 def test_a_planted_mix_is_found_by_words_and_texts_are_shown_only_if_that_is_allowed(
     mix: Keyspace, served: Run
 ) -> None:

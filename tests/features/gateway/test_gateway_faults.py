@@ -163,6 +163,7 @@ STEPS = {
 
 @pytest.mark.faults
 @pytest.mark.timeout(300)
+@pytest.mark.slow("a gateway for each step")
 @pytest.mark.parametrize("during", ["joining", pytest.param("a request", marks=pytest.mark.endurance("more steps"))])
 def test_a_gateway_killed_at_any_step_loses_nothing_acknowledged_and_keeps_the_ids(
     start: Start, stored: Stored, pipeline: Pipeline, during: str

@@ -149,11 +149,12 @@ def drip(clients: Sequence[socket.socket], ending: threading.Event) -> None:
                 del open_clients[client]
 
 
+@pytest.mark.slow("slow bodies are read for ten or thirty seconds")
 @pytest.mark.parametrize(
     ("count", "left"),
     [
         (100, 51),
-        pytest.param(100, 1, marks=pytest.mark.slow("slow bodies are read for thirty seconds")),
+        (100, 1),
         pytest.param(1_000, 1, marks=pytest.mark.endurance("many clients")),
     ],
 )

@@ -235,6 +235,7 @@ def spans(number: int) -> st.SearchStrategy[RawSpan]:
     )
 
 
+@pytest.mark.slow("random spans")
 @settings(deadline=None, max_examples=20)
 @given(st.tuples(*map(spans, range(4))), st.booleans())
 def test_any_spans_give_nothing_or_a_trace_the_worker_can_read(some: tuple[RawSpan, ...], has_root: bool) -> None:  # noqa: FBT001
