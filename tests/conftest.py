@@ -63,9 +63,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw 40 examples of a property in `make test`, 100 in CI; `--hypothesis-profile` is read after this."""
+    """Draw 25 examples of a property in `make test`, 100 in CI; `--hypothesis-profile` is read after this."""
     if "not slow" in config.option.markexpr:
-        settings.register_profile("short", settings.get_profile("ci"), max_examples=40)
+        settings.register_profile("short", settings.get_profile("ci"), max_examples=25)
         settings.load_profile("short")
 
 
