@@ -10,8 +10,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt
 # The oldest Python that code needs. It takes a member called `file` or `decode` for one of Python 2.
 VERMIN := $(BIN)/vermin --quiet --no-tips --violations --exclude file --exclude str.decode
-# Six processes on two cores: tests wait, and each process imports and collects all of them. Tests that share what their module starts stay in one process.
-PYTEST := $(BIN)/python -m pytest -n 6
+# Five processes on two cores: tests wait, and each process imports and collects all of them. Tests that share what their module starts stay in one process.
+PYTEST := $(BIN)/python -m pytest -n 5
 
 .PHONY: help setup demo test test-all retest test-long mutants check style types versions documents site bench generate agreement dist sbom audit clean
 
@@ -36,7 +36,7 @@ $(READY): $(BIN)/uv pyproject.toml producers/pyproject.toml constraints.txt
 demo: $(RUNTIME) ## Sample traffic through a real Redis and a real worker, about 30 seconds
 	$(BIN)/tracejudge demo
 
-test: $(READY) ## Unit and integration tests and short faults, at most five minutes on two cores
+test: $(READY) ## Unit and integration tests and short faults, about three minutes on two cores
 	$(PYTEST) -m "not slow and not endurance"
 
 test-all: $(READY) ## Those of `test`, and long faults, RabbitMQ, Prometheus and promtool, about 12 minutes; CI runs it

@@ -78,12 +78,13 @@ def _is_argument(definition: pytest.FixtureDef[object]) -> bool:
 def spread(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return an order that keeps the CPU busy: tests that mostly wait for processes among those that do not.
 
-    The last tenth has none that waits, so that none of them runs alone at the end.
+    The longest, those that are slow, come first, and the last tenth has none that waits: none runs alone at the end.
     """
     waiting: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
         (waiting if _waits(item) else others).append(item)
+    waiting.sort(key=lambda item: item.get_closest_marker("slow") is None)
     share = 0.9 * len(others) / max(1, len(waiting))
     order: list[pytest.Item] = []
     for number, item in enumerate(waiting):

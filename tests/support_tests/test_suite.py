@@ -34,7 +34,7 @@ def test_each_tier_has_its_command_and_no_other_option_leaves_tests_out() -> Non
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     commands = re.findall(r'^(test[a-z-]*): .*\n\t.*\$\(PYTEST\)(?: -n \d+)? -m "(.+)"$', makefile, re.MULTILINE)
     assert dict(commands) == TIERS
-    assert re.findall(r"^PYTEST := (.*)$", makefile, re.MULTILINE) == ["$(BIN)/python -m pytest -n 6"]
+    assert re.findall(r"^PYTEST := (.*)$", makefile, re.MULTILINE) == ["$(BIN)/python -m pytest -n 5"]
     options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
     assert set(options["addopts"].split()) == {"--strict-markers", "--strict-config", "-ra"}
     assert options["testpaths"] == ["tests"]
