@@ -10,6 +10,7 @@ issue, by more than the budget of the issue at hand, which the same file states.
 
 import argparse
 import ast
+import gc
 import io
 import re
 import statistics
@@ -271,6 +272,7 @@ def main() -> int:
     parser.add_argument("folders", nargs="*", help="print the figures of these folders only, and the files behind them")
     parser.add_argument("--save", action="store_true", help="write the values to docs/structure.toml")
     options = parser.parse_args()
+    gc.disable()  # millions of nodes of trees stay until the end
     if options.folders:
         found = modules(options.folders)
         for figure in figures(found, options.folders):
