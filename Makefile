@@ -10,7 +10,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt
 # The oldest Python that code needs. It takes a member called `file` or `decode` for one of Python 2.
 VERMIN := $(BIN)/vermin --quiet --no-tips --violations --exclude file --exclude str.decode
-# Five processes on two cores: tests wait, and each process imports and collects all of them. Tests that share what their module starts stay in one process.
+# Five processes on two cores: tests wait, and each process imports and collects all of them. Tests that share what
+# their module starts stay in one process.
 PYTEST := $(BIN)/python -m pytest -n 5
 
 .PHONY: help setup demo test test-all retest test-long mutants check style types versions documents site bench generate agreement dist sbom audit clean

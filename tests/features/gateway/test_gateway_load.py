@@ -269,7 +269,8 @@ def test_work_for_one_client_is_bounded_and_delays_no_other_and_no_stop(*, start
             blocks = iter([content, *[content[10:]] * 25]) if name == "empty blocks" else content
             sending = pool.submit(hostile.post, path, content=blocks, headers=headers)
             while not sending.done() or not delays:
-                # In CPU time of the gateway: other work of the machine delays answers too.
+                # In CPU time of the gateway: other work of the machine delays answers too. What waits without work is
+                # bounded by the whole time below.
                 sent = cpu_s(gateway.program.pid)
                 assert gateway.publish({"service": "bot", "output": "yes"}).status_code == 200, name
                 delays.append(cpu_s(gateway.program.pid) - sent)

@@ -315,7 +315,7 @@ def test_an_item_that_the_server_refuses_is_dropped_alone(keyspace: Keyspace, ba
     assert sum(worker.dropped.values()) == 2, worker.dropped
 
 
-@pytest.mark.slow("waits for a retry")
+@pytest.mark.slow("six reads that wait for entries")
 def test_late_traces_wait(keyspace: Keyspace, backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if isinstance(backend, backends.Langfuse | backends.Webhook):
         pytest.skip("takes verdicts of unknown traces")
