@@ -27,6 +27,7 @@ from support.scrape import Scrape
 
 from judges.core.verdict import Verdict
 from worker.base.accounting import Account
+from worker.base.delivery.feature import receiver_group
 from worker.base.embedded import EmbeddedRedis
 from worker.base.monitor.series import read_buckets, read_series
 from worker.core.storage.client import Store, StoreError
@@ -40,6 +41,8 @@ PREFIX: Final = "faults"
 JUDGE_MODEL: Final = "judge"
 VERDICTS: Final = "tracejudge_verdicts_total"
 EVALUATION_ID: Final = "tracejudge.evaluation.id"
+READERS: Final = (MONITOR_GROUP, receiver_group("otel"))
+"""Groups that a worker makes on the outbox, each by a thread of its own."""
 
 
 def number(full: int, least: int) -> int:
@@ -371,13 +374,13 @@ def unfinished_work(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def unread_groups(pipeline: Pipeline) -> dict[str, Any]:
-    """Return the consumer groups with pending or unread entries, and the monitor's until a worker has made it."""
+    """Return the consumer groups with pending or unread entries, and those of `READERS` that no worker has made."""
     unread: dict[str, Any] = {}
     for stream in (pipeline.keys.traces, pipeline.keys.verdicts):
         newest = pipeline.store.call(lambda client, name=stream: client.xrevrange(name, count=1))
         groups = pipeline.store.call(lambda client, name=stream: client.xinfo_groups(name))
-        if newest and stream == pipeline.keys.verdicts and MONITOR_GROUP.encode() not in {g["name"] for g in groups}:
-            unread[MONITOR_GROUP] = "absent"
+        if newest and stream == pipeline.keys.verdicts:
+            unread |= dict.fromkeys(set(READERS) - {group["name"].decode() for group in groups}, "absent")
         for group in groups:
             has_all = not newest or _parts(group["last-delivered-id"]) >= _parts(newest[0][0])
             if group["pending"] or not has_all:
