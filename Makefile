@@ -10,8 +10,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt
 # The oldest Python that code needs. It takes a member called `file` or `decode` for one of Python 2.
 VERMIN := $(BIN)/vermin --quiet --no-tips --violations --exclude file --exclude str.decode
-# Five processes on two cores: tests wait, and each process imports and collects all of them. Tests that share what
-# their module starts stay in one process.
+# Five processes on two cores: tests wait, and each process imports and collects all of them; those of `test-all` wait
+# longer. Tests that share what their module starts stay in one process.
 PYTEST := $(BIN)/python -m pytest -n 5
 
 .PHONY: help setup demo test test-all retest test-long mutants check style types versions documents site bench generate agreement dist sbom audit clean
@@ -41,7 +41,7 @@ test: $(READY) ## Unit and integration tests and short faults, about three minut
 	$(PYTEST) -m "not slow and not endurance"
 
 test-all: $(READY) ## Those of `test`, and long faults, RabbitMQ, Prometheus and promtool, about 12 minutes; CI runs it
-	$(PYTEST) -m "not endurance"
+	$(PYTEST) -n 8 -m "not endurance"
 
 retest: $(READY) ## The tests that failed in the last run, one after the other
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
