@@ -512,7 +512,7 @@ def observe(root: Path, file: Path) -> None:
         # The plugin of this checkout, also for an older one.
         shutil.copy(ROOT / "tests/support/lines.py", tree.folder / "tests/support/lines.py")
         command = [*_PYTEST, "-n", str(PROCESSES), "-p", "tests.support.lines", "--timeout", "600"]
-        command += ["-m", "not slow and not endurance"]
+        command += ["-m", "not endurance"]
         file.mkdir(parents=True)
         environment = _environment(tree.folder) | {"TRACEJUDGE_LINES": str(file.resolve())}
         subprocess.run(command, cwd=tree.folder, env=environment, check=False)
