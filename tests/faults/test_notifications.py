@@ -192,7 +192,7 @@ def test_a_model_whose_calls_hang_does_not_slow_down_three_others(experiment: Ex
     Slots and the endpoint's time set the rates: 9 ms between two calls of a slot are 1 % of its time, so that a busy
     machine changes little. The two kinds take turns, so that what changes on the machine changes for both.
     """
-    traces, slots, answer_s = number(1_000, least=48), 8, 1.2
+    traces, slots, answer_s = number(333, least=48), 8, 1.2
     models = ("hangs", "second", "third", "fourth")
 
     def rate(*names: str) -> float:

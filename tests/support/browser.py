@@ -110,6 +110,11 @@ class Browser:
         """Run scripts of pages, or not."""
         self.call("Emulation.setScriptExecutionDisabled", value=not enabled)
 
+    def network(self, bytes_s: float) -> None:
+        """Receive at this rate, as through a slow network; -1 for no limit."""
+        rates = {"downloadThroughput": bytes_s, "uploadThroughput": -1}
+        self.call("Network.emulateNetworkConditions", offline=False, latency=0, **rates)
+
     def headers(self, headers: Mapping[str, str]) -> None:
         """Send these headers with each request."""
         self.call("Network.setExtraHTTPHeaders", headers=headers)

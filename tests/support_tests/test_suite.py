@@ -35,6 +35,10 @@ def test_each_tier_has_its_command_and_no_other_option_leaves_tests_out() -> Non
     commands = re.findall(r'^(test[a-z-]*): .*\n\t.*\$\(PYTEST\)(?: -n \d+)? -m "(.+)"$', makefile, re.MULTILINE)
     assert dict(commands) == TIERS
     assert re.findall(r"^PYTEST := (.*)$", makefile, re.MULTILINE) == ["$(BIN)/python -m pytest -n 5"]
+    # CI runs each part of `make check` at a time of its own.
+    (parts,) = re.findall(r"^check: ([a-z ]+?) ##", makefile, re.MULTILINE)
+    in_ci = re.findall(r"^(?:nice )?make (.+)$", (ROOT / ".ci/run").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(parts.split()) <= set(" ".join(in_ci).split())
     options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
     assert set(options["addopts"].split()) == {"--strict-markers", "--strict-config", "-ra"}
     assert options["testpaths"] == ["tests"]

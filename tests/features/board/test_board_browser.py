@@ -39,6 +39,7 @@ def page(browser: Browser) -> Iterator[Browser]:
     browser.hosts.clear()
     browser.dialogs.clear()
     browser.scripts(enabled=True)
+    browser.network(-1)
     browser.resize(*SIZES[0])
     yield browser
     assert (browser.errors, browser.dialogs) == ([], [])
@@ -193,15 +194,12 @@ def test_a_page_of_200_rows_is_laid_out_at_once(page: Browser, redis: Redis, red
     (verdict,) = judged(ROWS[:1], ("groundedness",))
     names = [{"evaluation_id": row["trace_id"], "trace_id": row["trace_id"], "span_id": row["span_id"]} for row in rows]
     # The older half, which comes later, has wider texts.
-    wide = [{"service": "support-" + "answers-" * 5} if number <= 110 else {} for number in range(1, 221)]
-    verdicts = [msgspec.structs.replace(verdict, **name, **more) for name, more in zip(names, wide, strict=True)]
-    fill(redis, prefix, rows, verdicts)
+    names[:110] = [name | {"service": "support-" + "answers-" * 5} for name in names[:110]]
+    fill(redis, prefix, rows, [msgspec.structs.replace(verdict, **name) for name in names])
     moved = "list.getEntries().reduce((sum, shift) => sum + shift.value, 0)"
     shifts = f"new Promise(done => new PerformanceObserver(list => done({moved}))"
     with serving(redis_url, prefix) as url:
-        # The page comes in pieces, as through a slow network.
-        slow = {"latency": 0, "downloadThroughput": 200_000, "uploadThroughput": -1}
-        page.call("Network.emulateNetworkConditions", offline=False, **slow)
+        page.network(200_000)  # it comes in pieces
         page.open(f"{url}/verdicts")
         assert page.evaluate("document.querySelectorAll('a.row').length") == 200
         assert page.evaluate("[...document.querySelectorAll('tbody tr')].every(e => e.offsetHeight < 90)")
