@@ -104,4 +104,4 @@ audit: sbom ## Look for known vulnerabilities of what the wheels bring; needs a 
 	$(BIN)/python -m deploy.release audit
 
 clean: ## Remove what the targets above made
-	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis site
+	rm -rf $(VENV) .bench .browser .receivers .mypy_cache .ruff_cache .pytest_cache .hypothesis site

@@ -18,7 +18,6 @@ from support.passes import (
     assert_nowhere,
     dead,
     forget,
-    forgotten,
     give_up,
     read_balanced_account,
     retry_all,
@@ -32,7 +31,7 @@ from transcripts import check_transcript
 from tracejudge.content.convert import MAX_NAME_CHARS
 from tracejudge.ids import bounded
 from worker.base import scans
-from worker.base.forget.forget import ForgetTarget, Forgetting
+from worker.base.forget.forget import ErasureCounts, ForgetTarget, Forgetting
 from worker.core.config import serving
 from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import Settings
@@ -54,10 +53,10 @@ def test_ids_as_services_of_any_language_write_them_and_as_the_sdk_cuts_them(key
     people = ({"userId": {"id": PERSON, "name": SECRET}}, {"user": PERSON, "endUserId": "another"}, {"user_id": long})
     for number, ids in enumerate((*people, {"user_id": cut}, {"session_id": cut})):
         keyspace.add({"traceId": f"t{number}", "service": "shop", "output": SECRET, **ids})
-    assert forget(keyspace, user_id="another") == forgotten()
-    assert forget(keyspace, user_id=PERSON) == forgotten(traces=2)
-    assert forget(keyspace, user_id=long) == forgotten(traces=2)
-    assert forget(keyspace, session_id=long) == forgotten(traces=1)
+    assert forget(keyspace, user_id="another") == ErasureCounts()
+    assert forget(keyspace, user_id=PERSON) == ErasureCounts(traces=2)
+    assert forget(keyspace, user_id=long) == ErasureCounts(traces=2)
+    assert forget(keyspace, session_id=long) == ErasureCounts(traces=1)
     for number in (1, 2):
         keyspace.add({"traceId": number, "serviceName": "shop", "content": SECRET, "userId": 1729 + number})
     keyspace.add({"traceId": 1, "value": -1, "comment": SECRET}, kind="f")
@@ -70,7 +69,7 @@ def test_ids_as_services_of_any_language_write_them_and_as_the_sdk_cuts_them(key
     keyspace.add({"traceId": "3", "content": SECRET, "endUser": "1729"})
     keyspace.add(b"{", kind="t")
     IngestHarness(keyspace).process()
-    assert forget(keyspace, user_id="1729") == forgotten(traces=3, evaluations=1)
+    assert forget(keyspace, user_id="1729") == ErasureCounts(traces=3, evaluations=1)
     assert_nowhere(keyspace, SECRET)
     assert read_balanced_account(keyspace).invalid == 3
 
@@ -95,7 +94,7 @@ def test_a_trace_in_any_state_is_removed_from_the_stream(fresh_keyspaces: Callab
         assert (account.published, account.sampled, account.unread) == (6, sampled, 0), state
         assert keyspace.measure().traces == (0, 0, 0), state
         assert_nowhere(keyspace, make_trace(2).trace_id)
-        assert forget(keyspace, 2) == forgotten(), state
+        assert forget(keyspace, 2) == ErasureCounts(), state
 
 
 def test_forgotten_entries_are_never_counted_as_lost(keyspace: Keyspace) -> None:
@@ -118,7 +117,7 @@ def test_forgotten_entries_are_never_counted_as_lost(keyspace: Keyspace) -> None
     keyspace.append("p1", make_traces(range(2)))
     for number in (0, 1):
         keyspace.add({"trace_id": make_trace(number).trace_id, "score": -1, "comment": SECRET}, kind="f")
-    assert forget(keyspace, 1) == forgotten(traces=1, feedback=1)
+    assert forget(keyspace, 1) == ErasureCounts(traces=1, feedback=1)
     chosen.process()
     assert read_balanced_account(keyspace).sampled == 1
     assert forget(keyspace, 0).feedback == 1
@@ -127,7 +126,7 @@ def test_forgotten_entries_are_never_counted_as_lost(keyspace: Keyspace) -> None
     keyspace.client.zadd(keyspace.keys.feedback, dict.fromkeys(members, 5))
     before = keyspace.counted("feedback:forgotten")["feedback:forgotten"]
     subject = ForgetTarget(trace_id="1")
-    assert Forgetting(keyspace.store, settings_of(keyspace), subject).run() == forgotten(feedback=1)
+    assert Forgetting(keyspace.store, settings_of(keyspace), subject).run() == ErasureCounts(feedback=1)
     assert keyspace.client.zrange(keyspace.keys.feedback, 0, -1) == [members[1].encode()]
     assert keyspace.counted("feedback:forgotten") == {"feedback:forgotten": before + 1}
 
@@ -135,7 +134,7 @@ def test_forgotten_entries_are_never_counted_as_lost(keyspace: Keyspace) -> None
 def test_before_any_worker_was_there(any_redis_url: str, prefix: str) -> None:
     with Keyspace(any_redis_url, prefix) as keyspace:
         keyspace.client.delete(keyspace.keys.traces)
-        assert forget(keyspace, 1) == forgotten()
+        assert forget(keyspace, 1) == ErasureCounts()
         keyspace.append("p1", make_traces(range(3)))
         assert forget(keyspace, 1).traces == 1
         keyspace.store.make_group(keyspace.keys.traces, "ingest")
@@ -146,7 +145,7 @@ def test_before_any_worker_was_there(any_redis_url: str, prefix: str) -> None:
 # --- batches ---
 def test_out_of_batches_the_others_are_judged(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 5)
-    assert forget(keyspace, 2) == forgotten(traces=1, evaluations=1)
+    assert forget(keyspace, 2) == ErasureCounts(traces=1, evaluations=1)
     assert len(keyspace.batches()[batch_id].items) == 4
     assert keyspace.waiting()["scripted"] == keyspace.client.strlen(keyspace.keys.batch(batch_id))
     assert ended(keyspace) == (0, 0, 1, 4)
@@ -206,7 +205,7 @@ def test_a_batch_that_changes_during_forget_is_read_again(
     # One of another version is left, and told of.
     key = keyspace.keys.batch(batch_id)
     keyspace.client.set(key, keyspace.client.get(key).replace(b'"v":1', b'"v":9', 1))
-    assert forget(keyspace, 2) == forgotten(traces=1, unreadable=1)
+    assert forget(keyspace, 2) == ErasureCounts(traces=1, unreadable=1)
     keyspace.next_case("what is given up later is no dead letter")
     (batch_id,) = choose(keyspace, 2, age_s=7 * 3600)
     worker = new_worker(RuntimeError("no"))
@@ -226,7 +225,7 @@ def test_a_batch_that_changes_during_forget_is_read_again(
         return look(forgetting)
 
     monkeypatch.setattr(Forgetting, "_erase_from_batches", late)
-    assert forget(keyspace, 5) == forgotten(traces=1, dead_letters=1, verdicts=1)
+    assert forget(keyspace, 5) == ErasureCounts(traces=1, dead_letters=1, verdicts=1)
     assert ended(keyspace) == (0, 2, 2, 0)
     assert_nowhere(keyspace, make_trace(5).trace_id)
 
@@ -236,17 +235,17 @@ def test_dead_letters_and_the_news_of_them_also_under_retry(keyspace: Keyspace, 
     give_up(keyspace, new_worker, 3)
     choose(keyspace, 1, first=5)
     before = keyspace.everything()
-    assert forget(keyspace, 1, dry_run=True) == forgotten(traces=1, dead_letters=1, verdicts=1)
-    assert forget(keyspace, 5, dry_run=True) == forgotten(traces=1, evaluations=1)
+    assert forget(keyspace, 1, dry_run=True) == ErasureCounts(traces=1, dead_letters=1, verdicts=1)
+    assert forget(keyspace, 5, dry_run=True) == ErasureCounts(traces=1, evaluations=1)
     assert keyspace.everything() == before
     assert forget(keyspace, 5).evaluations == 1
-    assert forget(keyspace, 1) == forgotten(traces=1, dead_letters=1, verdicts=1)
+    assert forget(keyspace, 1) == ErasureCounts(traces=1, dead_letters=1, verdicts=1)
     assert (ended(keyspace), len(dead(keyspace))) == ((0, 2, 2, 0), 2)
     assert_nowhere(keyspace, make_trace(1).trace_id)
     retry_all(keyspace)
     worker = new_worker()
     worker.begin(next(iter(keyspace.batches())))
-    assert forget(keyspace, 2) == forgotten(traces=1, dead_letters=1, verdicts=1)
+    assert forget(keyspace, 2) == ErasureCounts(traces=1, dead_letters=1, verdicts=1)
     assert len(next(iter(keyspace.batches().values())).items) == 1
     worker.end()
     assert ended(keyspace) == (1, 0, 3, 0)
@@ -258,7 +257,7 @@ def test_dead_letters_and_the_news_of_them_also_under_retry(keyspace: Keyspace, 
     before = keyspace.measure(groups=("metrics",), report_cuts=True).outbox["metrics"]
     assert (before.lag, before.newly_cut) == (4, 0)
     for number in range(4):
-        assert forget(keyspace, number) == forgotten(traces=1, verdicts=1)
+        assert forget(keyspace, number) == ErasureCounts(traces=1, verdicts=1)
         keyspace.measure(groups=("metrics",))
     ids = [entry_id.decode() for entry_id, _ in read]
     names = (keyspace.keys.verdicts, keyspace.keys.account_all, keyspace.keys.groups)
@@ -284,9 +283,9 @@ def test_a_person_goes_from_every_place_and_others_stay(keyspace: Keyspace, new_
     before = keyspace.everything()
     dry = forget(keyspace, user_id=PERSON, dry_run=True)
     assert keyspace.everything() == before, "a dry run writes nothing"
-    assert forget(keyspace, user_id="nobody") == forgotten()
+    assert forget(keyspace, user_id="nobody") == ErasureCounts()
     assert keyspace.everything() == before
-    assert forget(keyspace, user_id=PERSON) == dry == forgotten(traces=3, feedback=2, evaluations=3)
+    assert forget(keyspace, user_id=PERSON) == dry == ErasureCounts(traces=3, feedback=2, evaluations=3)
     assert_nowhere(keyspace, SECRET, PERSON)
     assert (read_balanced_account(keyspace).chosen, ended(keyspace)) == (6, (0, 0, 3, 3))
     keyspace.next_case("verdicts of a person are found under all keys of users")
@@ -301,9 +300,9 @@ def test_a_person_goes_from_every_place_and_others_stay(keyspace: Keyspace, new_
     assert not hashes & {hashed_user(PERSON, key) for key in ("", "tracejudge", Settings().sampling_key)}
     keyspace.client.delete(keyspace.keys.traces)  # so that only the hashes lead to the verdicts
     keyspace.store.make_group(keyspace.keys.traces, INGEST_GROUP)
-    assert forget(keyspace, user_id=PERSON, dry_run=True) == forgotten(verdicts=1), "by the key that was made in Redis"
+    assert forget(keyspace, user_id=PERSON, dry_run=True) == ErasureCounts(verdicts=1), "by the key made in Redis"
     settings = settings_of(keyspace, user_key="second", user_keys_former=("first",))
-    assert forget(keyspace, user_id=PERSON, settings=settings) == forgotten(verdicts=3)
+    assert forget(keyspace, user_id=PERSON, settings=settings) == ErasureCounts(verdicts=3)
     assert judged(keyspace) == [make_trace(number).trace_id for number in (10, 11, 12)]
 
 

@@ -184,11 +184,12 @@ def test_options_are_left_out_while_they_are_learnt_about_and_wait_for_no_reques
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Refusals come at once, and answers after longer than a request waits for its turn."""
-    monkeypatch.setattr(request_options, "_PATIENCE_S", 0.2)
-    good = slow(0.5, yes_no())
+    monkeypatch.setattr(request_options, "_PATIENCE_S", 1.0)
+    good = slow(1.3, yes_no())
     with ChatEndpoint(lambda call: failing(400, WORDS) if "response_format" in call.body else good) as endpoint:
         assert len(client(endpoint.base_url).ask_often(24)) == 24
         assert len(endpoint.calls) <= 24 + 4
+    monkeypatch.setattr(request_options, "_PATIENCE_S", 0.2)
     with ChatEndpoint(lambda call: Reply(hangs=True) if call.index == 0 else yes_no()) as endpoint:
         with pytest.raises(ModelError, match="no answer within"):
             client(endpoint.base_url, timeout_s=1.0).ask_often(8)

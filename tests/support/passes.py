@@ -210,9 +210,6 @@ def forget(
     return Forgetting(keyspace.store, settings, subject, **options).run()
 
 
-forgotten = ErasureCounts
-
-
 def assert_nowhere(keyspace: Keyspace, *texts: str) -> None:
     everything = repr(keyspace.everything())
     assert not [text for text in texts if text in everything]

@@ -1,6 +1,7 @@
 """Rows of the overview: their order, what they are compared with, falls without a baseline; the index; a stop."""
 
 import itertools
+import re
 from typing import Any
 
 import msgspec
@@ -114,7 +115,12 @@ def test_what_got_worse_comes_first_and_says_since_when(keyspace: Keyspace, monk
     poor = by_service["young-poor"].now
     assert poor is not None
     assert poor.interval.value == pytest.approx(0.3, abs=0.05)
-    assert by_service["old-fallen"].reference == written_span(now - 8 * day, now - day)
+    old_fallen = by_service["old-fallen"]
+    # Whole hours are compared: in the last one of a day the first of them belongs to the next day.
+    assert old_fallen.first - (now - 8 * day) == pytest.approx(0, abs=3_600)
+    assert old_fallen.since == pytest.approx(now - day)
+    assert old_fallen.reference == written_span(old_fallen.first, now - day)
+    assert re.fullmatch(r"\d+ \w{3}\u2013\d+ \w{3}", old_fallen.reference)
     assert by_service["changed"].is_young
     # However many series there are, those of incidents are read.
     with monkeypatch.context() as patch:

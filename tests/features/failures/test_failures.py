@@ -46,6 +46,7 @@ from tracejudge.dialects.messages import conversation
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.core.config.loading import load
 from worker.core.config.settings import Redact, Settings, SettingsError
+from worker.core.storage.client import Store
 from worker.features.failures.feature import Failures, FailuresKeys
 from worker.features.failures.themes import Themes, find_themes, group, read_failures
 
@@ -92,18 +93,17 @@ def write(keyspace: Keyspace, verdicts: list[Verdict], at_ms: int) -> None:
         pipe.execute()
 
 
-def last_hour_ms() -> int:
-    """The begin of this hour, in which no test may end."""
-    now_ms = int(time.time() * 1000)
-    if now_ms % HOUR_MS > HOUR_MS - 120_000:
-        pytest.skip("two minutes before the end of an hour")
-    return now_ms // HOUR_MS * HOUR_MS
+@pytest.fixture
+def hour_ms(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The begin of this hour, at which the clock of the store stands still."""
+    begin = int(time.time() * 1000) // HOUR_MS * HOUR_MS
+    monkeypatch.setattr(Store, "now_ms", lambda _store: begin)
+    return begin
 
 
 @pytest.fixture
-def mix(keyspace: Keyspace) -> Keyspace:
+def mix(keyspace: Keyspace, hour_ms: int) -> Keyspace:
     """Two windows of failures, of which the first had fewer outdated prices; and verdicts that are none of them."""
-    hour_ms = last_hour_ms()
     write(keyspace, planted(1, 200, {"price": 0.2, "source": 0.5}), hour_ms - 30 * HOUR_MS)
     others = [
         failing(9_001, "A repeat of an outdated price.", origin="repeat"),
@@ -125,14 +125,14 @@ def settings_with(
 
 
 @pytest.mark.slow("a process for each hash seed")
-def test_the_same_input_gives_the_same_themes_in_every_process(mix: Keyspace) -> None:
+def test_the_same_input_gives_the_same_themes_in_every_process(mix: Keyspace, hour_ms: int) -> None:
     """Python orders sets of texts by hashes that differ from process to process."""
     script = (
         "import sys; from worker.features.failures.themes import *\n"
         "rows = msgspec.json.decode(sys.stdin.buffer.read(), type=list[list[Failure]])\n"
         "sys.stdout.buffer.write(msgspec.json.encode(group(*rows, shows_texts=True)))"
     )
-    until = last_hour_ms() / 1000
+    until = hour_ms / 1000
     rows = [read_failures(mix.store, Settings(), at, 24, VerdictFilter()) for at in (until, until - 86_400)]
     here, sent = msgspec.json.encode(group(*rows, shows_texts=True)), msgspec.json.encode(rows)
     # Another order of sets than here, whose seed is drawn, if not one of 4 billion.
@@ -158,7 +158,9 @@ def endpoint() -> Iterator[ChatEndpoint]:
         yield endpoint
 
 
-def test_a_model_is_asked_once_an_hour_and_everybody_sees_its_themes(mix: Keyspace, endpoint: ChatEndpoint) -> None:
+def test_a_model_is_asked_once_an_hour_and_everybody_sees_its_themes(
+    mix: Keyspace, endpoint: ChatEndpoint, hour_ms: int
+) -> None:
     settings = settings_with(mix, endpoint)
     unasked = find_themes(mix.store, settings, writes=False)
     assert (unasked.by, endpoint.calls) == ("words", ())
@@ -172,7 +174,7 @@ def test_a_model_is_asked_once_an_hour_and_everybody_sees_its_themes(mix: Keyspa
     (call,) = endpoint.calls
     assert call.body["temperature"] == 0
     # No text of a trace is kept: neither a reason nor a part of one.
-    kept = str(mix.client.hgetall(FailuresKeys(mix.prefix).failures(last_hour_ms() // HOUR_MS // 24)))
+    kept = str(mix.client.hgetall(FailuresKeys(mix.prefix).failures(hour_ms // HOUR_MS // 24)))
     assert NAMES["price"] in kept
     assert not [thing for thing in THINGS if thing in kept]
     # Another window is grouped by words, and asks nobody.
@@ -223,7 +225,6 @@ def test_a_planted_mix_is_found_by_words_and_texts_are_shown_only_if_that_is_all
 
 def test_nothing_is_made_of_nothing(keyspace: Keyspace, served: Run) -> None:
     """One failure shares nothing, equal ones all, and reasons without words nothing."""
-    last_hour_ms()
     ended = served("failures")
     assert (ended.code, ended.out) == (1, ""), ended
     assert "no verdict of these 24 hours fails" in ended.err
@@ -282,13 +283,13 @@ def test_no_message_has_a_header_from_elsewhere_and_literal_ones_hold_no_secret(
 
 
 def test_a_model_that_fails_or_is_too_dear_leaves_the_words(
-    keyspace: Keyspace, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, endpoint: ChatEndpoint, hour_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of six failures of two causes, of the hour before this one."""
     texts = "The price list is outdated here: ", "The cited source was invented there: "
     six = [failing(number, f"{texts[number % 2]}{'abcdef'[number] * 5}") for number in range(6)]
-    write(keyspace, six, last_hour_ms() - 60_000)
-    key = FailuresKeys(keyspace.prefix).failures(last_hour_ms() // HOUR_MS // 24)
+    write(keyspace, six, hour_ms - 60_000)
+    key = FailuresKeys(keyspace.prefix).failures(hour_ms // HOUR_MS // 24)
     cases: Mapping[str, tuple[Any, float, int, str]] = {
         "too dear": (grouping, 1e-6, 0, "over_budget"),
         "unreadable": (answers_json({"themes": "none"}), 1.0, 2, "invalid_answer"),

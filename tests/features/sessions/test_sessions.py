@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 import pytest
-from support.passes import PERSON, SECRET, Replays, assert_nowhere, forget, forgotten, read_balanced_account
+from support.passes import PERSON, SECRET, Replays, assert_nowhere, forget, read_balanced_account
 from support.sessions import COMPLETE, Sessions, evaluations, session_trace
 from support.stages import (
     IngestHarness,
@@ -21,6 +21,7 @@ from judges.core.sessions import session_id_of, transcript
 from judges.core.verdict import session_evaluation_id
 from judges.registry import catalogue
 from tracejudge import Message
+from worker.base.forget.forget import ErasureCounts
 from worker.core.config.settings import Rule, Where
 from worker.core.queue.batch import Session
 from worker.core.selection.sampling import position
@@ -310,7 +311,7 @@ TARGETS: dict[str, dict[str, Any]] = {
 def test_a_trace_of_a_session_is_forgotten_wherever_it_is(keyspace: Keyspace, target: str) -> None:
     keyspace.next_case("gathered")
     sessions, is_whole = gathering(keyspace), target == "session"
-    expected = forgotten(gathered=3 if is_whole else 1)
+    expected = ErasureCounts(gathered=3 if is_whole else 1)
     assert forget(keyspace, dry_run=True, **TARGETS[target]) == expected
     assert forget(keyspace, **TARGETS[target]) == expected
     assert_nowhere(keyspace, SECRET, PERSON)
