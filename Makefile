@@ -14,7 +14,7 @@ VERMIN := $(BIN)/vermin --quiet --no-tips --violations --exclude file --exclude 
 # longer. Tests that share what their module starts stay in one process.
 PYTEST := $(BIN)/python -m pytest -n 5
 
-.PHONY: help setup demo test test-all retest test-long mutants check style types versions documents site bench generate agreement dist sbom audit clean
+.PHONY: help setup demo test test-all test-long mutants check style types versions documents site bench generate agreement dist sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -40,11 +40,8 @@ demo: $(RUNTIME) ## Sample traffic through a real Redis and a real worker, about
 test: $(READY) ## Unit and integration tests and short faults, about three minutes on two cores
 	$(PYTEST) -m "not slow and not endurance"
 
-test-all: $(READY) ## Those of `test`, and long faults, RabbitMQ, Prometheus and promtool, about 12 minutes; CI runs it
+test-all: $(READY) ## Those of `test`, and long faults, RabbitMQ, Prometheus and promtool, about 10 minutes; CI runs it
 	$(PYTEST) -n 8 -m "not endurance"
-
-retest: $(READY) ## The tests that failed in the last run, one after the other
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 test-long: $(READY) ## Started by hand, for hours: soaks, faults and scenarios at full length, removed features, statistics, mutants
 	TRACEJUDGE_FAULTS_SCALE=1 TRACEJUDGE_SCENARIO_SCALE=1 $(PYTEST) -n 2 -m "endurance or faults or scenarios"
