@@ -511,7 +511,7 @@ def observe(root: Path, file: Path) -> None:
         tree = Tree(root, Path(folder) / "tree")
         # The plugin of this checkout, also for an older one.
         shutil.copy(ROOT / "tests/support/lines.py", tree.folder / "tests/support/lines.py")
-        # Tests wait: four processes on two cores are faster than two, and make each test hardly longer.
+        # Tests of CI wait more than they compute.
         command = [*_PYTEST, "-n", "4", "-p", "tests.support.lines", "--timeout", "600"]
         command += ["-m", "not endurance"]
         file.mkdir(parents=True)

@@ -131,11 +131,6 @@ ROUNDS = number(10, least=3)
 BURST = 2 * STREAM // (3 * ROUNDS)
 
 
-def publish_capped(experiment: Experiment, traces: int) -> None:
-    with sdk(experiment.redis.url, PREFIX):
-        publish(experiment, traces)
-
-
 def check_page(experiment: Experiment, cut_off: int, *, publications: int) -> None:
     """Check that the metrics show the same loss.
 
@@ -158,12 +153,12 @@ def test_the_stream_is_trimmed_repeatedly_under_load(experiment: Experiment) -> 
     """The worker is stopped and resumed; each time some unread entries are cut off."""
     experiment.start(max_stream=BURST // 4)
     for _ in range(ROUNDS):
-        publish_capped(experiment, BURST // 2)
+        experiment.publish(BURST // 2)
         experiment.pause()
-        publish_capped(experiment, 1)  # the last that it may be given
-        publish_capped(experiment, BURST)
+        experiment.publish(1)  # the last that it may be given
+        experiment.publish(BURST)
         experiment.resume()
-    publish_capped(experiment, 1)
+    experiment.publish(1)
     account = experiment.assert_accounting()
     assert account.published == experiment.published
     # The worker reads none of a burst while it is stopped. Redis trims whole nodes, of 100 entries at most.
@@ -202,7 +197,7 @@ def stored_amounts(experiment: Experiment, client: Redis) -> list[int]:
 @pytest.mark.slow("full, and full and empty over and over")
 @pytest.mark.parametrize(
     ("experiment", "room_bytes"),
-    [("6.2", None), ("7", 100_000)] if SCALE < 1 else itertools.product(ORIGINS, (None, 100_000)),
+    [("6.2", None), ("7", 100_000)] if SCALE < 1 else [*itertools.product(ORIGINS, (None, 100_000))],
     indirect=["experiment"],
 )
 def test_redis_is_full_under_load(experiment: Experiment, room_bytes: int | None) -> None:

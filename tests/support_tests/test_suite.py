@@ -1,6 +1,9 @@
 """Core and base need no feature, and each tier of the tests has its command."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -28,6 +31,16 @@ def test_core_and_base_pass_without_features() -> None:
 def test_a_feature_needs_no_other_one_but_those_that_it_names() -> None:
     output = check_imports(groups())
     assert not output, output
+
+
+@pytest.mark.slow("collects faults and scenarios")
+def test_faults_and_scenarios_are_collected_at_full_length() -> None:
+    """Only `make test-long` runs them so, and would end before its first test."""
+    scales = {"TRACEJUDGE_FAULTS_SCALE": "1", "TRACEJUDGE_SCENARIO_SCALE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
+    command += ["tests/faults", "tests/core/scenarios"]
+    ended = subprocess.run(command, cwd=ROOT, env=os.environ | scales, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout
 
 
 def test_each_tier_has_its_command_and_no_other_option_leaves_tests_out() -> None:
